@@ -27,6 +27,13 @@ pub(crate) struct BrokerProcess {
 impl BrokerProcess {
     /// Starts a broker. It ends when the other end of its socket is closed.
     pub(crate) fn start(program: &Path, mut settings: EgressSettings) -> io::Result<Self> {
+        if let Some(file) = &settings.ca_file {
+            let unreadable = |error: io::Error| {
+                let sentence = format!("cannot read network.ca_file {}: {error}", file.display());
+                io::Error::new(error.kind(), sentence)
+            };
+            settings.authorities = fs::read_to_string(file).map_err(unreadable)?;
+        }
         let flags = SocketFlags::CLOEXEC;
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -10,6 +10,7 @@
 //! | `policy`, `pins` | what a session may reach, and which addresses its names have |
 //! | `dns`, `resolver` | answers to the cell, and questions to the host's name servers |
 //! | `connect`, `first_bytes`, `http_proxy` | TCP: dialling, and the check of names |
+//! | `interception` | TLS to hosts with a credential |
 //! | `session` | one session: its worker, its tasks, its report |
 
 mod connect;
@@ -19,6 +20,7 @@ mod floor;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
 mod http_proxy;
+mod interception;
 mod pins;
 mod policy;
 mod resolver;
@@ -63,6 +65,8 @@ pub(crate) struct BrokerShared {
     pub(crate) floor: AddressFloor,
     pub(crate) resolver: Resolver,
     pub(crate) ipv6: bool,
+    /// The operator's own certificate authorities, in PEM.
+    authorities: String,
 }
 
 async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {
@@ -84,9 +88,9 @@ async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {
                     false => Err(io::Error::other("too many sessions are open")),
                 };
                 match opened {
-                    Ok((worker_end, commands)) => {
+                    Ok((worker_end, commands, authority)) => {
                         sessions.insert(session, commands);
-                        let reply = BrokerReply::Opened { session, authority: None };
+                        let reply = BrokerReply::Opened { session, authority };
                         control.send(&reply, Some(&worker_end)).await?;
                     }
                     Err(error) => {
@@ -112,6 +116,7 @@ fn configure(settings: EgressSettings) -> BrokerShared {
         floor: AddressFloor::new(&settings),
         resolver: Resolver::new(settings.resolvers),
         ipv6,
+        authorities: settings.authorities,
     }
 }
 
@@ -123,13 +128,18 @@ fn host_has_ipv6() -> bool {
         .is_ok()
 }
 
-type OpenedSession = (OwnedFd, mpsc::UnboundedSender<SessionCommand>);
+/// The worker's socket, the session, and the certificate that its cell has to trust.
+type OpenedSession = (OwnedFd, mpsc::UnboundedSender<SessionCommand>, Option<String>);
 
-fn open_session(shared: &Arc<BrokerShared>, spec: SessionSpec) -> io::Result<OpenedSession> {
+fn open_session(shared: &Arc<BrokerShared>, mut spec: SessionSpec) -> io::Result<OpenedSession> {
     spec.limits.check().map_err(io::Error::other)?;
+    let credentials = std::mem::take(&mut spec.credentials);
+    let interceptor = interception::make_interceptor(credentials, &shared.authorities)?;
+    let authority = interceptor.as_ref().map(|made| made.authority_pem().to_owned());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, workers) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    Ok((workers, start_session(Arc::clone(shared), spec, ours)?))
+    let commands = start_session(Arc::clone(shared), spec, interceptor, ours)?;
+    Ok((workers, commands, authority))
 }
 
 async fn finish_session(

@@ -2,7 +2,10 @@
 //!
 //! What the operator sets for the networks of all cells: `[network]` in `cloche.toml`.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+};
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
@@ -32,6 +35,12 @@ pub struct EgressSettings {
     /// The most sessions at once.
     #[schemars(extend("default" = 1024))]
     pub sessions: usize,
+    /// A PEM file with authorities that hosts with a brokered credential may have certificates of,
+    /// besides those of this host.
+    pub ca_file: Option<PathBuf>,
+    /// The content of that file, which `cli` reads.
+    #[serde(default)]
+    pub authorities: String,
 }
 
 impl Default for EgressSettings {
@@ -43,6 +52,8 @@ impl Default for EgressSettings {
             deny_ports: Vec::new(),
             ipv6: true,
             sessions: 1024,
+            ca_file: None,
+            authorities: String::new(),
         }
     }
 }

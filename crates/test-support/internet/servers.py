@@ -132,6 +132,11 @@ class Web(BaseHTTPRequestHandler):
             kind, body = self.npm(here, parts)
         elif parts[0] == "bytes":
             body = b"x" * int(parts[1])
+        elif parts[0] == "echo":
+            body = json.dumps(dict(self.headers)).encode()
+            with lock, open(f"{DIRECTORY}/requests", "a") as log:
+                seen = self.headers.get("Authorization", "nothing")
+                log.write(f"{here}{self.path} {seen}\n")
         elif parts[0] == "redirect":
             self.send_response(302)
             self.send_header("Location", base64.urlsafe_b64decode(parts[1]).decode())

@@ -59,6 +59,13 @@ impl Internet {
         Some(Self { directory: directory.to_owned(), servers })
     }
 
+    /// The requests for `/echo`: URL and `Authorization` of each.
+    #[must_use]
+    pub fn echoed_requests(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.directory.join("requests")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
     /// The forbidden addresses that something has connected to, one for each connection.
     #[must_use]
     pub fn reached_canaries(&self) -> Vec<String> {

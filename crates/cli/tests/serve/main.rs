@@ -16,6 +16,7 @@ mod agent_limits;
 mod agent_metrics;
 mod approvals;
 mod approved_homes;
+mod brokered;
 mod bucket;
 mod cancel;
 mod concurrent_changes;

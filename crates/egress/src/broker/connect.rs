@@ -51,11 +51,19 @@ pub(super) async fn serve_tcp(session: &Session, id: FlowId, remote: SocketAddr)
     match (dial(address).await, grant) {
         (Ok(upstream), Grant::Direct) => {
             session.count_connection();
-            attach_stream(session, id, upstream, 0).await;
+            // A name with a credential has to be seen; every other one may pass.
+            match session.bound_names(remote) {
+                names if names.is_empty() => attach_stream(session, id, upstream, 0).await,
+                names => {
+                    let is_open = true;
+                    NamedConnection { session, id, remote, names, is_open }.serve(upstream).await;
+                }
+            }
         }
         (Ok(upstream), Grant::Named(names)) => {
             session.count_connection();
-            NamedConnection { session, id, remote, names }.serve(upstream).await;
+            let is_open = false;
+            NamedConnection { session, id, remote, names, is_open }.serve(upstream).await;
         }
         (Err(error), _) => {
             session.note_failure(remote);
@@ -79,6 +87,10 @@ fn permit_tcp(
 
 fn permit_udp(session: &Session, remote: SocketAddr) -> Result<PermittedAddress, DenialReason> {
     judge_udp(&session.policy, remote)?;
+    // QUIC would go past the credential; clients fall back to TLS over TCP.
+    if !session.bound_names(remote).is_empty() {
+        return Err(DenialReason::ProtocolBlocked);
+    }
     let address = session.shared.floor.permit(remote, NetworkProtocol::Udp)?;
     match session.is_cut() {
         true => Err(DenialReason::ScanDetected),
@@ -120,12 +132,14 @@ async fn attach_pair(session: &Session, id: FlowId) -> io::Result<UnixStream> {
     Ok(ours)
 }
 
-/// A connection that is allowed by name.
+/// A connection that is allowed by name, or one whose name may have a credential.
 struct NamedConnection<'a> {
     session: &'a Session,
     id: FlowId,
     remote: SocketAddr,
     names: Vec<HostName>,
+    /// Whether the policy allows the connection with every name and without one.
+    is_open: bool,
 }
 
 /// Who speaks first.
@@ -147,12 +161,14 @@ impl NamedConnection<'_> {
         session.tell_worker(&StackMessage::Established { id }, None).await;
         let speaker = self.wait_for_speaker(first_bytes, &upstream).await;
         session.stop_first_bytes(id);
-        let strict = requires_name(self.remote.port());
+        let strict = self.is_strict();
         match speaker {
             FirstSpeaker::Guest(FirstBytes::Tls(name), bytes) => {
                 self.pass_tls(name, upstream, &bytes).await;
             }
-            FirstSpeaker::Guest(FirstBytes::Http, _) => self.proxy_http(upstream).await,
+            FirstSpeaker::Guest(FirstBytes::Http, _) if !self.is_open => {
+                self.proxy_http(upstream).await;
+            }
             FirstSpeaker::Guest(_, bytes) if !strict => self.pass(upstream, &bytes).await,
             FirstSpeaker::Server => attach_stream(session, id, upstream, 0).await,
             FirstSpeaker::Guest(..) | FirstSpeaker::Silent => {
@@ -164,12 +180,17 @@ impl NamedConnection<'_> {
         }
     }
 
+    /// Whether the guest has to show a name.
+    fn is_strict(&self) -> bool {
+        !self.is_open && requires_name(self.remote.port())
+    }
+
     async fn wait_for_speaker(
         &self,
         mut first_bytes: mpsc::UnboundedReceiver<Vec<u8>>,
         upstream: &TcpStream,
     ) -> FirstSpeaker {
-        let strict = requires_name(self.remote.port());
+        let strict = self.is_strict();
         let until = Instant::now() + SHOW_NAME;
         let mut bytes = Vec::new();
         loop {
@@ -181,7 +202,12 @@ impl NamedConnection<'_> {
                 },
                 // TLS and HTTP servers wait for the client, so a guest that waits gains nothing.
                 _ = upstream.readable(), if !strict && !begun => return FirstSpeaker::Server,
-                () = deadline(until), if strict || begun => return FirstSpeaker::Silent,
+                () = deadline(until), if begun && self.is_open => {
+                    return FirstSpeaker::Guest(FirstBytes::Other, bytes);
+                }
+                () = deadline(until), if !self.is_open && (strict || begun) => {
+                    return FirstSpeaker::Silent;
+                }
             }
             match read_first_bytes(&bytes) {
                 FirstBytes::Incomplete if bytes.len() < MAX_FIRST_BYTES => {}
@@ -191,10 +217,18 @@ impl NamedConnection<'_> {
     }
 
     /// TLS: the name has to be one of those that were resolved to this address. What follows is
-    /// opaque and goes past the broker.
+    /// opaque and goes past the broker, unless the name has a credential.
     async fn pass_tls(&self, name: Option<HostName>, upstream: TcpStream, bytes: &[u8]) {
+        let (session, port) = (self.session, self.remote.port());
         match &name {
+            Some(shown) if self.names.contains(shown) && session.is_bound(shown, port) => {
+                match attach_pair(session, self.id).await {
+                    Ok(guest) => session.intercept((guest, upstream), shown, port).await,
+                    Err(_) => session.refuse(self.id, Refusal::Reset).await,
+                }
+            }
             Some(shown) if self.names.contains(shown) => self.pass(upstream, bytes).await,
+            _ if self.is_open => self.pass(upstream, bytes).await,
             _ => {
                 self.deny_name(name.as_ref(), NetworkProtocol::Tls);
                 self.session.refuse(self.id, Refusal::Reset).await;

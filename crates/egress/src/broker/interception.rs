@@ -4,6 +4,7 @@
 //! crate `interception` does the rest.
 
 use std::{
+    io,
     net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Instant,
@@ -22,7 +23,7 @@ use crate::SessionCredential;
 
 /// What upstream certificates are verified with: the authorities of this host, read once, and those
 /// of the operator.
-pub(super) fn upstream_roots(operator: &str) -> Arc<RootCertStore> {
+fn upstream_roots(operator: &str) -> Arc<RootCertStore> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let load = || {
         let mut roots = RootCertStore::empty();
@@ -37,26 +38,34 @@ pub(super) fn upstream_roots(operator: &str) -> Arc<RootCertStore> {
 /// The interception of a session; `None` if it has no credentials.
 ///
 /// # Errors
-/// A sentence, if it cannot be made. The session must not be opened then.
+/// If it cannot be made. The session must not be opened then.
 pub(super) fn make_interceptor(
     credentials: Vec<SessionCredential>,
     operator_authorities: &str,
-) -> Result<Option<Arc<Interceptor>>, String> {
+) -> io::Result<Option<Arc<Interceptor>>> {
     if credentials.is_empty() {
         return Ok(None);
     }
     let credentials: Vec<_> = credentials.into_iter().map(BrokeredCredential::from).collect();
     let made = Interceptor::new(&credentials, upstream_roots(operator_authorities));
-    made.map(|made| Some(Arc::new(made))).map_err(|error| error.to_string())
+    made.map(|made| Some(Arc::new(made))).map_err(io::Error::other)
 }
 
 impl Session {
+    /// Whether connections with this name to this port are intercepted.
+    pub(super) fn is_bound(&self, name: &HostName, port: u16) -> bool {
+        let is_bound = |made: &Arc<Interceptor>| made.is_bound(name.as_str(), port);
+        self.interceptor.as_ref().is_some_and(is_bound)
+    }
+
     /// The names with a credential that this address was resolved for. A connection to it has to
     /// show its name first, whatever else the policy allows.
     pub(super) fn bound_names(&self, remote: SocketAddr) -> Vec<HostName> {
-        let Some(interceptor) = &self.interceptor else { return Vec::new() };
+        if self.interceptor.is_none() {
+            return Vec::new();
+        }
         let mut names = self.lock().pins.names_of(remote.ip(), Instant::now());
-        names.retain(|name| interceptor.is_bound(name.as_str(), remote.port()));
+        names.retain(|name| self.is_bound(name, remote.port()));
         names
     }
 

@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cloche_interception::Interceptor;
 use cloche_model::{DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -40,6 +41,8 @@ pub(super) struct Session {
     pub(super) shared: Arc<BrokerShared>,
     pub(super) policy: NetworkPolicy,
     limits: NetworkLimits,
+    /// Adds the credentials of the session to its requests, if it has any.
+    pub(super) interceptor: Option<Arc<Interceptor>>,
     worker: PacketSocket,
     state: Mutex<SessionState>,
 }
@@ -60,6 +63,7 @@ pub(super) struct SessionState {
 pub(super) fn start_session(
     shared: Arc<BrokerShared>,
     spec: SessionSpec,
+    interceptor: Option<Arc<Interceptor>>,
     worker: OwnedFd,
 ) -> io::Result<mpsc::UnboundedSender<SessionCommand>> {
     let now = Instant::now();
@@ -68,6 +72,7 @@ pub(super) fn start_session(
         shared,
         policy: spec.policy,
         limits: spec.limits,
+        interceptor,
         worker: PacketSocket::new(worker)?,
         state: Mutex::new(SessionState {
             pins: PinTable::default(),

@@ -1,0 +1,182 @@
+//! Runs in: test. Brokered credentials end to end: the real binary on a host with an internet of its
+//! own, programs in cells, servers that record what they get.
+
+use std::{fs, path::Path, process::Command, sync::Arc};
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE};
+use cloche_test_support::{
+    internet::{Internet, NAME_SERVER},
+    skip,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{
+    host::Host,
+    support::{binary, can_sandbox, ended},
+};
+
+const SECRET: &str = "sk-live-0123456789-abcdef";
+const ROTATED: &str = "sk-live-fedcba-9876543210";
+
+/// A server on a host with an internet, and a credential for `allowed.example`.
+struct BrokeredHost {
+    host: Host,
+    internet: Internet,
+    _files: TempDir,
+}
+
+impl BrokeredHost {
+    async fn start(network: Value) -> Option<Self> {
+        if !can_sandbox() {
+            return None;
+        }
+        let files = TempDir::new().unwrap();
+        let Some(internet) = Internet::start(files.path()) else {
+            skip("this user cannot make network namespaces");
+            return None;
+        };
+        let config = files.path().join("cloche.toml");
+        let authority = internet.authority();
+        let text = format!(
+            "[network]\nresolvers = [\"{NAME_SERVER}\"]\nca_file = \"{}\"\n",
+            authority.display()
+        );
+        fs::write(&config, text).unwrap();
+        let arguments = vec!["--config".to_owned(), config.display().to_string()];
+        let host = Host::start_on(Arc::new(TempDir::new().unwrap()), arguments).await;
+        let keys = host.admin_json(Method::GET, "keys", Value::Null).await;
+        let sandbox = format!("sandboxes/{}", keys["keys"][0]["sandbox_id"].as_str().unwrap());
+        host.admin_json(Method::PATCH, &sandbox, network).await;
+        let brokered = Self { host, internet, _files: files };
+        let create = ["create", "api", "--host", "allowed.example", "--sandbox", "default"];
+        let made = brokered.credential(&create, SECRET);
+        assert_eq!((&made["kind"], &made["visible_to_code"]), (&json!("brokered"), &json!(false)));
+        Some(brokered)
+    }
+
+    fn credential(&self, arguments: &[&str], value: &str) -> Value {
+        let mut command = Command::new(binary());
+        command.arg("credential").args(arguments).args(["--json", "--data-dir"]);
+        command.arg(self.host.data());
+        ended(command, value.as_bytes()).json()
+    }
+
+    async fn run(&self, language: &str, code: &str) -> Value {
+        let (_, reply) = self.host.run(json!({"language": language, "code": code})).await;
+        let shown = reply.to_string();
+        assert!(!shown.contains("sk-live"), "{code}: {shown}");
+        reply
+    }
+
+    /// Runs a program that has to succeed.
+    async fn output(&self, language: &str, code: &str) -> String {
+        let reply = self.run(language, code).await;
+        assert_eq!(reply["exit_code"], 0, "{code}: {reply}");
+        reply["stdout"].as_str().unwrap().to_owned()
+    }
+
+    fn last_request(&self) -> String {
+        self.internet.echoed_requests().pop().unwrap_or_default()
+    }
+}
+
+fn allowlist() -> Value {
+    json!({"network": "allowlist", "network_allow": ["allowed.example", "other.example"]})
+}
+
+fn files_with(directory: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files_with(&path, text));
+        } else if fs::read(&path).is_ok_and(|bytes| contains(&bytes, text)) {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
+
+fn contains(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|part| part == text.as_bytes())
+}
+
+const PYTHON: &str = "
+import os, urllib.request
+token = {'Authorization': 'Bearer ' + os.environ['CLOCHE_CREDENTIAL_API']}
+url = urllib.request.Request('https://allowed.example/echo', headers=token)
+print(urllib.request.urlopen(url).read().decode())
+";
+const NODE: &str = "
+const headers = {Authorization: 'Bearer ' + process.env.CLOCHE_CREDENTIAL_API};
+fetch('https://allowed.example/echo', {headers}).then((reply) => reply.text()).then(console.log);
+";
+
+#[tokio::test]
+async fn programs_of_every_language_have_the_credential_added_and_never_see_it() {
+    for network in [allowlist(), json!({"network": "unrestricted"})] {
+        let Some(host) = BrokeredHost::start(network).await else { return };
+        let with_secret = format!("https://allowed.example/echo Bearer {SECRET}");
+        for (language, code) in [
+            ("bash", "curl -sS https://allowed.example/echo"),
+            ("bash", "curl -sS -H \"Authorization: $CLOCHE_CREDENTIAL_API\" https://allowed.example/echo"),
+            ("bash", "env -i curl -sS https://allowed.example/echo"),
+            ("python", PYTHON),
+            ("node", NODE),
+        ] {
+            let before = host.internet.echoed_requests().len();
+            let echoed = host.output(language, code).await;
+            assert!(echoed.contains("Bearer ****"), "{code}: {echoed}");
+            assert_eq!(host.internet.echoed_requests().len(), before + 1, "{code}");
+            assert_eq!(host.last_request(), with_secret, "{code}");
+        }
+        // What is not bound passes the broker untouched, and has no credential.
+        for (code, request) in [
+            ("curl -sS http://allowed.example/echo", "http://allowed.example/echo nothing"),
+            ("curl -sSk https://other.example/echo", "https://other.example/echo nothing"),
+            (
+                "curl -sSk -H \"Authorization: Bearer $CLOCHE_CREDENTIAL_API\" https://other.example/echo",
+                "https://other.example/echo Bearer cloche-credential-api",
+            ),
+        ] {
+            host.output("bash", code).await;
+            assert_eq!(host.last_request(), request, "{code}");
+        }
+        assert_eq!(files_with(&host.host.data(), SECRET), [""; 0]);
+        assert!(!host.host.said("log").contains("sk-live"), "{}", host.host.said("log"));
+        assert_eq!(host.internet.reached_canaries(), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn a_credential_goes_to_no_other_host_and_ends_with_its_binding() {
+    let Some(host) = BrokeredHost::start(allowlist()).await else { return };
+    let before = host.internet.echoed_requests().len();
+    let misdirected = "curl -sS -o /dev/null -w '%{http_code}' -H 'Host: other.example' \
+        https://allowed.example/echo";
+    assert_eq!(host.output("bash", misdirected).await, "421");
+    assert_eq!(host.internet.echoed_requests().len(), before);
+    let to = URL_SAFE.encode("https://other.example/echo");
+    let redirected = format!("curl -sSkL https://allowed.example/redirect/{to}");
+    host.output("bash", &redirected).await;
+    assert_eq!(host.last_request(), "https://other.example/echo nothing");
+
+    // The secret is in no file, variable or process of the cell.
+    let search = "m=sk-li; m=${m}ve\n\
+        env | grep -c $m; cat /proc/[0-9]*/environ 2>/dev/null | grep -ac $m\n\
+        grep -rls $m /run /etc /tmp /dev/shm ~ | grep -vc main; ls /run/cloche";
+    let found = host.output("bash", &format!("{search}; true")).await;
+    assert_eq!(found, "0\n0\n0\nbroker.pem\nca-certificates.crt\n");
+
+    // A new value is used from the next execution on; without a binding there is none.
+    host.credential(&["set", "default/api", "--value-file", "-"], ROTATED);
+    host.output("bash", "curl -sS https://allowed.example/echo").await;
+    assert_eq!(host.last_request(), format!("https://allowed.example/echo Bearer {ROTATED}"));
+    host.credential(&["unbind", "default/api", "--sandbox", "default"], "");
+    let plain = "curl -sSk https://allowed.example/echo; ls /run/cloche; echo $SSL_CERT_FILE";
+    host.output("bash", plain).await;
+    assert_eq!(host.last_request(), "https://allowed.example/echo nothing");
+    assert_eq!(files_with(&host.host.data(), ROTATED), [""; 0]);
+}
