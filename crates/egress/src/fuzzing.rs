@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use crate::{
     broker::fuzzing::{check_asked_name, check_first_bytes},
     protocol::{
-        MAX_STACK_PACKET, Refusal, StackMessage, WorkerMessage, decode_message, encode_message,
+        MAX_STACK_PACKET, FlowRefusal, StackMessage, WorkerMessage, decode_message, encode_message,
         receive_packet, send_packet,
     },
     stack::{VNET_HEADER, worker::StackWorker},
@@ -89,7 +89,7 @@ impl ScriptedBroker {
             match decode_message::<WorkerMessage>(&buffer[..len]) {
                 Some(WorkerMessage::OpenTcp { id, remote }) => self.open(id, remote),
                 Some(WorkerMessage::OpenUdp { id, .. }) => {
-                    self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None);
+                    self.tell(&StackMessage::Refused { id, how: FlowRefusal::Reset }, None);
                 }
                 Some(WorkerMessage::FirstBytes { id, bytes }) => self.attach(id, bytes.len() as u32),
                 Some(WorkerMessage::Query { id, bytes }) => {
@@ -105,8 +105,8 @@ impl ScriptedBroker {
         match remote.port() % 4 {
             0 => self.attach(id, 0),
             1 => self.tell(&StackMessage::Established { id }, None),
-            2 => self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None),
-            _ => self.tell(&StackMessage::Refused { id, how: Refusal::HostUnreachable }, None),
+            2 => self.tell(&StackMessage::Refused { id, how: FlowRefusal::Reset }, None),
+            _ => self.tell(&StackMessage::Refused { id, how: FlowRefusal::HostUnreachable }, None),
         }
     }
 

@@ -24,7 +24,7 @@ use tokio::{
 use super::{BrokerShared, connect, dns, pins::PinTable, scan::ScanWatch};
 use crate::{
     SessionSpec,
-    protocol::{FlowId, MAX_STACK_PACKET, PacketSocket, Refusal, StackMessage, WorkerMessage},
+    protocol::{FlowId, MAX_STACK_PACKET, PacketSocket, FlowRefusal, StackMessage, WorkerMessage},
     stack::budget::TokenBucket,
 };
 
@@ -218,7 +218,7 @@ impl Session {
             if fits {
                 connect::serve_tcp(&session, id, remote).await;
             } else {
-                session.refuse(id, Refusal::Reset).await;
+                session.refuse(id, FlowRefusal::Reset).await;
             }
         });
     }
@@ -234,7 +234,7 @@ impl Session {
             if fits {
                 connect::serve_udp(&session, id, remote).await;
             } else {
-                session.refuse(id, Refusal::Reset).await;
+                session.refuse(id, FlowRefusal::Reset).await;
             }
         });
     }
@@ -258,7 +258,7 @@ impl Session {
         state.unnamed.remove(&id);
     }
 
-    pub(super) async fn refuse(&self, id: FlowId, how: Refusal) {
+    pub(super) async fn refuse(&self, id: FlowId, how: FlowRefusal) {
         self.forget_flow(id);
         self.tell_worker(&StackMessage::Refused { id, how }, None).await;
     }
