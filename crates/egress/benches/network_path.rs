@@ -41,7 +41,8 @@ fn main() -> ExitCode {
     if !is_possible() {
         return ExitCode::SUCCESS;
     }
-    let limits = NetworkLimits { new_per_second: 1000, new_burst: 1000, ..NetworkLimits::default() };
+    let limits =
+        NetworkLimits { new_per_second: 1000, new_burst: 1000, ..NetworkLimits::default() };
     let spec = SessionSpec::new(NetworkPolicy::Unrestricted, limits);
     let mut internet = TestInternet::start_with(spec, settings(), RunningWorker::start_process);
     serve(&internet);

@@ -38,9 +38,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     EgressSettings, SessionSpec,
-    protocol::{
-        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers,
-    },
+    protocol::{BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers},
 };
 use floor::AddressFloor;
 use resolver::Resolver;

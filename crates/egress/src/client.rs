@@ -18,9 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     EgressSettings,
-    protocol::{
-        BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers,
-    },
+    protocol::{BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers},
 };
 
 /// What a session is for.
@@ -87,8 +85,7 @@ impl BrokerClient {
         let socket = PacketSocket::new(control)?;
         socket.send(&BrokerRequest::Configure(settings.clone()), None).await?;
         let mut buffer = vec![0; MAX_CONTROL_PACKET];
-        let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive(&mut buffer).await?
-        else {
+        let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive(&mut buffer).await? else {
             return Err(io::ErrorKind::UnexpectedEof.into());
         };
         let (commands, queue) = mpsc::unbounded_channel();

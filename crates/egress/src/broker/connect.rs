@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     addresses::is_gateway,
-    protocol::{FlowId, MAX_FIRST_BYTES, FlowRefusal, StackMessage},
+    protocol::{FlowId, FlowRefusal, MAX_FIRST_BYTES, StackMessage},
 };
 
 /// How long a connection may take to be made.

@@ -89,8 +89,7 @@ fn read_asked_name(question: &Message) -> Result<AskedName, ResponseCode> {
     if labels.iter().any(|label| label.contains(&b'.')) {
         return Err(ResponseCode::NXDomain);
     }
-    let name =
-        HostName::from_wire(&labels.join(&b'.')).map_err(|_| ResponseCode::NXDomain)?;
+    let name = HostName::from_wire(&labels.join(&b'.')).map_err(|_| ResponseCode::NXDomain)?;
     Ok(AskedName { name, query: query.clone() })
 }
 
@@ -140,9 +139,7 @@ fn is_forwarded(policy: &NetworkPolicy, kind: RecordType) -> bool {
 
 fn only_by_wildcard(policy: &NetworkPolicy, name: &HostName) -> bool {
     use cloche_model::{HostPattern, RuleTarget};
-    let exact = |target: &RuleTarget| {
-        matches!(target, RuleTarget::Host(HostPattern::Exact(exact)) if exact == name)
-    };
+    let exact = |target: &RuleTarget| matches!(target, RuleTarget::Host(HostPattern::Exact(exact)) if exact == name);
     matches!(policy, NetworkPolicy::Allowlist { .. })
         && !policy.rules().iter().any(|rule| exact(&rule.target))
 }

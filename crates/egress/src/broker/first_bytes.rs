@@ -118,9 +118,14 @@ mod tests {
         assert_eq!(read_first_bytes(b"GET / HTTP/1.1\r\n"), FirstBytes::Http);
         assert_eq!(read_first_bytes(b"VERSION-CONTROL /"), FirstBytes::Http);
         assert_eq!(read_first_bytes(b"PRO"), FirstBytes::Incomplete);
-        for bytes in
-            [&b"PRI * HTTP/2.0"[..], b"SSH-2.0-x", b"\x00\x00\x00\x08", b" GET", b"get /", &[b'A'; 30]]
-        {
+        for bytes in [
+            &b"PRI * HTTP/2.0"[..],
+            b"SSH-2.0-x",
+            b"\x00\x00\x00\x08",
+            b" GET",
+            b"get /",
+            &[b'A'; 30],
+        ] {
             assert_eq!(read_first_bytes(bytes), FirstBytes::Other, "{bytes:?}");
         }
         assert_eq!(read_first_bytes(&[0x16; 40]), FirstBytes::Other);

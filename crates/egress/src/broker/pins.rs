@@ -39,7 +39,13 @@ impl PinTable {
     }
 
     /// Pins a name to addresses.
-    pub(super) fn pin(&mut self, name: &HostName, addresses: &[IpAddr], ttl: Duration, now: Instant) {
+    pub(super) fn pin(
+        &mut self,
+        name: &HostName,
+        addresses: &[IpAddr],
+        ttl: Duration,
+        now: Instant,
+    ) {
         let until = now + ttl.max(LEAST_LIFE);
         self.by_address.retain(|_, names| {
             names.retain(|_, until| *until > now);

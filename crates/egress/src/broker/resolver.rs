@@ -58,8 +58,7 @@ impl Resolver {
         getrandom::fill(&mut id).map_err(|_| io::Error::other("no random bytes"))?;
         let mut name = Name::from_ascii(name.as_str()).map_err(io::Error::other)?;
         name.set_fqdn(true);
-        let mut question =
-            Message::new(u16::from_ne_bytes(id), MessageType::Query, OpCode::Query);
+        let mut question = Message::new(u16::from_ne_bytes(id), MessageType::Query, OpCode::Query);
         question.metadata.recursion_desired = true;
         question.add_query(Query::query(name, kind));
         let mut last = io::Error::other("no name server is configured");

@@ -12,9 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{
-    DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport,
-};
+use cloche_model::{DenialReason, NetworkLimits, NetworkPolicy, NetworkProtocol, NetworkReport};
 use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -24,7 +22,7 @@ use tokio::{
 use super::{BrokerShared, connect, dns, pins::PinTable, scan::ScanWatch};
 use crate::{
     SessionSpec,
-    protocol::{FlowId, MAX_STACK_PACKET, PacketSocket, FlowRefusal, StackMessage, WorkerMessage},
+    protocol::{FlowId, FlowRefusal, MAX_STACK_PACKET, PacketSocket, StackMessage, WorkerMessage},
     stack::budget::TokenBucket,
 };
 

@@ -27,7 +27,12 @@ fn internet_with_web(rules: &[&str]) -> TestInternet {
     internet
 }
 
-fn has(report: &NetworkReport, host: &str, protocol: NetworkProtocol, reason: DenialReason) -> bool {
+fn has(
+    report: &NetworkReport,
+    host: &str,
+    protocol: NetworkProtocol,
+    reason: DenialReason,
+) -> bool {
     report
         .denied
         .iter()
@@ -280,7 +285,10 @@ fn datagrams_records_and_resolvers_open_no_other_way() {
         assert_eq!(look_up(&long, RecordType::A).code, ResponseCode::NXDomain);
     });
     let asked = internet.names.asked();
-    assert!(asked.iter().all(|name| name == "web.example" || name == "a.wild.example"), "{asked:?}");
+    assert!(
+        asked.iter().all(|name| name == "web.example" || name == "a.wild.example"),
+        "{asked:?}"
+    );
     internet.finish();
 }
 

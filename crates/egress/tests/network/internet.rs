@@ -165,12 +165,17 @@ impl TestInternet {
         let canaries = Arc::new(AtomicUsize::new(0));
         for canary in CANARIES {
             let canaries = Arc::clone(&canaries);
-            inet.run(move || serve_tcp(canary, move |_| {
-                canaries.fetch_add(1, Ordering::SeqCst);
-            }));
+            inet.run(move || {
+                serve_tcp(canary, move |_| {
+                    canaries.fetch_add(1, Ordering::SeqCst);
+                })
+            });
         }
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let flags = SocketFlags::CLOEXEC;
         let (ours, brokers) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -390,9 +395,9 @@ pub fn get(address: &str, host: &str) -> std::io::Result<String> {
         }
         let text = String::from_utf8_lossy(&answer);
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let len = head
-                .lines()
-                .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+            let len = head.lines().find_map(|line| {
+                line.to_lowercase().strip_prefix("content-length: ")?.parse().ok()
+            });
             if len.is_some_and(|len: usize| body.len() >= len) {
                 break;
             }

@@ -82,7 +82,10 @@ fn names_are_resolved_over_udp_and_tcp_and_datagrams_are_answered() {
     internet.names.set("many.example", &many.iter().map(String::as_str).collect::<Vec<_>>());
     echo_datagrams(&internet, "93.184.216.34:7002");
     internet.in_cell(|| {
-        assert_eq!(look_up("WEB.example", RecordType::A).addresses, [WEB.parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(
+            look_up("WEB.example", RecordType::A).addresses,
+            [WEB.parse::<std::net::IpAddr>().unwrap()]
+        );
         let v6 = look_up("web.example", RecordType::AAAA).addresses;
         assert_eq!(v6, [WEB_V6.parse::<std::net::IpAddr>().unwrap()]);
         assert!(look_up("many.example", RecordType::A).truncated);
@@ -143,14 +146,12 @@ fn connections_and_bytes_of_a_run_are_limited() {
     });
     internet.serve("93.184.216.34:7006", |stream| echo_after_end(stream));
     internet.in_cell(|| {
-        let held: Vec<TcpStream> =
-            (0..3).map(|_| connect("93.184.216.34:7006").unwrap()).collect();
+        let held: Vec<TcpStream> = (0..3).map(|_| connect("93.184.216.34:7006").unwrap()).collect();
         let fourth = connect("93.184.216.34:7006").unwrap_err().kind();
         assert_eq!(fourth, ErrorKind::ConnectionRefused);
         drop(held);
-        let mut stream = eventually_blocking("a place for a connection", || {
-            connect("93.184.216.34:7005")
-        });
+        let mut stream =
+            eventually_blocking("a place for a connection", || connect("93.184.216.34:7005"));
         let mut received = Vec::new();
         let ended = stream.read_to_end(&mut received).map_err(|error| error.kind());
         assert_eq!(ended, Err(ErrorKind::ConnectionReset));
