@@ -61,10 +61,10 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
 }
 
 /// What all sessions share.
-pub(crate) struct BrokerShared {
-    pub(crate) floor: AddressFloor,
-    pub(crate) resolver: Resolver,
-    pub(crate) ipv6: bool,
+struct BrokerShared {
+    floor: AddressFloor,
+    resolver: Resolver,
+    ipv6: bool,
     /// The operator's own certificate authorities, in PEM.
     authorities: String,
 }
