@@ -59,10 +59,10 @@ pub fn run(control: OwnedFd) -> io::Result<()> {
 }
 
 /// What all sessions share.
-pub(crate) struct BrokerShared {
-    pub(crate) floor: AddressFloor,
-    pub(crate) resolver: Resolver,
-    pub(crate) ipv6: bool,
+struct BrokerShared {
+    floor: AddressFloor,
+    resolver: Resolver,
+    ipv6: bool,
 }
 
 async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {

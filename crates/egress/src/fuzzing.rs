@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use crate::{
     broker::fuzzing::{check_asked_name, check_first_bytes},
     protocol::{
-        MAX_STACK_PACKET, Refusal, StackMessage, WorkerMessage, decode_message, encode_message,
+        FlowRefusal, MAX_STACK_PACKET, StackMessage, WorkerMessage, decode_message, encode_message,
         receive_packet, send_packet,
     },
     stack::{VNET_HEADER, worker::StackWorker},
@@ -89,7 +89,7 @@ impl ScriptedBroker {
             match decode_message::<WorkerMessage>(&buffer[..len]) {
                 Some(WorkerMessage::OpenTcp { id, remote }) => self.open(id, remote),
                 Some(WorkerMessage::OpenUdp { id, .. }) => {
-                    self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None);
+                    self.tell(&StackMessage::Refused { id, how: FlowRefusal::Reset }, None);
                 }
                 Some(WorkerMessage::FirstBytes { id, bytes }) => {
                     self.attach(id, bytes.len() as u32)
@@ -107,8 +107,8 @@ impl ScriptedBroker {
         match remote.port() % 4 {
             0 => self.attach(id, 0),
             1 => self.tell(&StackMessage::Established { id }, None),
-            2 => self.tell(&StackMessage::Refused { id, how: Refusal::Reset }, None),
-            _ => self.tell(&StackMessage::Refused { id, how: Refusal::HostUnreachable }, None),
+            2 => self.tell(&StackMessage::Refused { id, how: FlowRefusal::Reset }, None),
+            _ => self.tell(&StackMessage::Refused { id, how: FlowRefusal::HostUnreachable }, None),
         }
     }
 
@@ -152,5 +152,68 @@ mod tests {
     #[test]
     fn the_seeds_of_first_bytes_hold() {
         replay("first_bytes", check_hello);
+    }
+
+    /// Numbers that look random and are the same in every run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn next(&mut self, below: u32) -> u32 {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 >> 32) as u32 % below
+        }
+
+        fn choose(&mut self, from: &[u32]) -> u32 {
+            from[self.next(from.len() as u32) as usize]
+        }
+    }
+
+    /// A segment that is nearly valid: few ports, sequence numbers near each other and near the
+    /// wrap-around, windows that open and close.
+    fn random_segment(numbers: &mut Numbers) -> Vec<u8> {
+        let opens = numbers.next(4) == 0;
+        let flags = match opens {
+            true => 0x02,
+            false => numbers.choose(&[0x10, 0x10, 0x18, 0x11, 0x04, 0x14, 0x00, 0x12, 0x19]),
+        };
+        let options: &[u8] = match opens {
+            true => &[2, 4, 5, 0xb4, 1, 3, 3, 7],
+            false => &[],
+        };
+        let len = match opens {
+            true => 0,
+            false => numbers.choose(&[0, 0, 1, 5, 100, 1400, 30_000, 60_000]),
+        };
+        let sequence = numbers.choose(&[1, 2, 3, 6, 102, u32::MAX, u32::MAX - 2, 1_000_000]);
+        let acknowledged = numbers.next(12).wrapping_sub(2);
+        let window = numbers.choose(&[0, 0, 1, 100, 0xffff]) as u16;
+        let mut segment = Vec::new();
+        segment.extend((40_000 + numbers.next(2) as u16).to_be_bytes());
+        segment.extend((80 + numbers.next(4) as u16).to_be_bytes());
+        segment.extend(sequence.to_be_bytes());
+        segment.extend(acknowledged.to_be_bytes());
+        segment.extend([((20 + options.len()) / 4 << 4) as u8, flags as u8]);
+        segment.extend(window.to_be_bytes());
+        segment.extend([0; 4]);
+        segment.extend(options);
+        segment.resize(segment.len() + len as usize, b'x');
+        segment
+    }
+
+    #[test]
+    fn random_segments_of_a_guest_neither_stop_nor_crash_the_stack() {
+        for seed in 1..=6 {
+            let mut numbers = Numbers(seed * 0x9e37_79b9_7f4a_7c15);
+            let mut packets = Vec::new();
+            for _ in 0..2000 {
+                let segment = random_segment(&mut numbers);
+                let packet = crate::stack::v4_packet(6, [1, 1, 1, 1], &segment);
+                packets.extend((packet.len() as u16).to_be_bytes());
+                packets.extend(packet);
+            }
+            check_guest_packets(&packets);
+        }
     }
 }

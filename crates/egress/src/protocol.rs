@@ -23,8 +23,6 @@ pub(crate) const MAX_CONTROL_PACKET: usize = 160 * 1024;
 pub(crate) const MAX_STACK_PACKET: usize = 24 * 1024;
 /// The most bytes that a guest may send before the broker has found a name in them.
 pub(crate) const MAX_FIRST_BYTES: usize = 16 * 1024;
-/// The most bytes of first bytes in one packet.
-pub(crate) const FIRST_BYTES_PART: usize = 16 * 1024;
 /// The longest DNS message over UDP.
 pub(crate) const MAX_DNS_DATAGRAM: usize = 4096;
 
@@ -88,7 +86,7 @@ pub(crate) enum StackMessage {
     /// The descriptor is the connection or flow. The first `sent` bytes of the guest were sent.
     Attached { id: FlowId, sent: u32 },
     /// The connection or flow is refused or over.
-    Refused { id: FlowId, how: Refusal },
+    Refused { id: FlowId, how: FlowRefusal },
     /// The answer to a query.
     Answer { id: FlowId, bytes: Vec<u8> },
     /// The run is over: send the last meters and end.
@@ -97,7 +95,7 @@ pub(crate) enum StackMessage {
 
 /// How the guest sees a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Refusal {
+pub(crate) enum FlowRefusal {
     /// Connection refused, or reset if it was established.
     Reset,
     /// Network unreachable.

@@ -24,6 +24,8 @@ use std::{
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use device::VNET_HEADER;
+#[cfg(test)]
+pub(crate) use ingress::tests::v4_packet;
 use worker::StackWorker;
 
 /// Serves the cell behind `tun`, a device of `cloche_jail::sys::make_tun`, with the socket of a

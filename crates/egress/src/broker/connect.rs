@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     addresses::is_gateway,
-    protocol::{FlowId, MAX_FIRST_BYTES, Refusal, StackMessage},
+    protocol::{FlowId, FlowRefusal, MAX_FIRST_BYTES, StackMessage},
 };
 
 /// How long a connection may take to be made.
@@ -45,7 +45,7 @@ pub(super) async fn serve_tcp(session: &Session, id: FlowId, remote: SocketAddr)
         Ok(permitted) => permitted,
         Err(reason) => {
             session.count_refused(remote, NetworkProtocol::Tcp, reason);
-            return session.refuse(id, Refusal::Reset).await;
+            return session.refuse(id, FlowRefusal::Reset).await;
         }
     };
     match (dial(address).await, grant) {
@@ -95,12 +95,12 @@ async fn dial(address: PermittedAddress) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn refusal_of(error: &io::Error) -> Refusal {
+fn refusal_of(error: &io::Error) -> FlowRefusal {
     match error.kind() {
-        io::ErrorKind::NetworkUnreachable => Refusal::NetworkUnreachable,
-        io::ErrorKind::HostUnreachable => Refusal::HostUnreachable,
-        io::ErrorKind::TimedOut => Refusal::Silence,
-        _ => Refusal::Reset,
+        io::ErrorKind::NetworkUnreachable => FlowRefusal::NetworkUnreachable,
+        io::ErrorKind::HostUnreachable => FlowRefusal::HostUnreachable,
+        io::ErrorKind::TimedOut => FlowRefusal::Silence,
+        _ => FlowRefusal::Reset,
     }
 }
 
@@ -108,7 +108,7 @@ fn refusal_of(error: &io::Error) -> Refusal {
 async fn attach_stream(session: &Session, id: FlowId, stream: TcpStream, sent: u32) {
     match stream.into_std().map(OwnedFd::from) {
         Ok(fd) => session.tell_worker(&StackMessage::Attached { id, sent }, Some(&fd)).await,
-        Err(_) => session.refuse(id, Refusal::Reset).await,
+        Err(_) => session.refuse(id, FlowRefusal::Reset).await,
     }
 }
 
@@ -158,9 +158,9 @@ impl NamedConnection<'_> {
             FirstSpeaker::Guest(..) | FirstSpeaker::Silent => {
                 let reason = DenialReason::UnknownProtocol;
                 session.count_denied_address(self.remote, NetworkProtocol::Tcp, reason);
-                session.refuse(id, Refusal::Reset).await;
+                session.refuse(id, FlowRefusal::Reset).await;
             }
-            FirstSpeaker::Gone => session.refuse(id, Refusal::Reset).await,
+            FirstSpeaker::Gone => session.refuse(id, FlowRefusal::Reset).await,
         }
     }
 
@@ -197,7 +197,7 @@ impl NamedConnection<'_> {
             Some(shown) if self.names.contains(shown) => self.pass(upstream, bytes).await,
             _ => {
                 self.deny_name(name.as_ref(), NetworkProtocol::Tls);
-                self.session.refuse(self.id, Refusal::Reset).await;
+                self.session.refuse(self.id, FlowRefusal::Reset).await;
             }
         }
     }
@@ -207,14 +207,14 @@ impl NamedConnection<'_> {
         let sent = timeout(SHOW_NAME, upstream.write_all(bytes)).await;
         match (sent, u32::try_from(bytes.len())) {
             (Ok(Ok(())), Ok(sent)) => attach_stream(self.session, self.id, upstream, sent).await,
-            _ => self.session.refuse(self.id, Refusal::Reset).await,
+            _ => self.session.refuse(self.id, FlowRefusal::Reset).await,
         }
     }
 
     /// HTTP: every request of the connection has to name an allowed host.
     async fn proxy_http(&self, upstream: TcpStream) {
         let Ok(guest) = attach_pair(self.session, self.id).await else {
-            return self.session.refuse(self.id, Refusal::Reset).await;
+            return self.session.refuse(self.id, FlowRefusal::Reset).await;
         };
         let deny = |name: Option<&HostName>| self.deny_name(name, NetworkProtocol::Http);
         http_proxy::serve_requests(guest, upstream, &self.names, deny).await;
@@ -237,10 +237,10 @@ impl NamedConnection<'_> {
 /// The gateway address has one service: DNS.
 async fn serve_gateway(session: &Session, id: FlowId, remote: SocketAddr) {
     if remote.port() != 53 {
-        return session.refuse(id, Refusal::Reset).await;
+        return session.refuse(id, FlowRefusal::Reset).await;
     }
     let Ok(mut guest) = attach_pair(session, id).await else {
-        return session.refuse(id, Refusal::Reset).await;
+        return session.refuse(id, FlowRefusal::Reset).await;
     };
     const IDLE: Duration = Duration::from_secs(10);
     while let Ok(Ok(len)) = timeout(IDLE, guest.read_u16()).await {
@@ -267,7 +267,7 @@ pub(super) async fn serve_udp(session: &Session, id: FlowId, remote: SocketAddr)
         Ok(address) => connect_udp(address).await,
         Err(reason) => {
             session.count_refused(remote, NetworkProtocol::Udp, reason);
-            return session.refuse(id, Refusal::Reset).await;
+            return session.refuse(id, FlowRefusal::Reset).await;
         }
     };
     match socket {

@@ -22,7 +22,7 @@ use tokio::{
 use super::{BrokerShared, connect, dns, pins::PinTable, scan::ScanWatch};
 use crate::{
     SessionSpec,
-    protocol::{FlowId, MAX_STACK_PACKET, PacketSocket, Refusal, StackMessage, WorkerMessage},
+    protocol::{FlowId, FlowRefusal, MAX_STACK_PACKET, PacketSocket, StackMessage, WorkerMessage},
     stack::budget::TokenBucket,
 };
 
@@ -216,7 +216,7 @@ impl Session {
             if fits {
                 connect::serve_tcp(&session, id, remote).await;
             } else {
-                session.refuse(id, Refusal::Reset).await;
+                session.refuse(id, FlowRefusal::Reset).await;
             }
         });
     }
@@ -232,7 +232,7 @@ impl Session {
             if fits {
                 connect::serve_udp(&session, id, remote).await;
             } else {
-                session.refuse(id, Refusal::Reset).await;
+                session.refuse(id, FlowRefusal::Reset).await;
             }
         });
     }
@@ -256,7 +256,7 @@ impl Session {
         state.unnamed.remove(&id);
     }
 
-    pub(super) async fn refuse(&self, id: FlowId, how: Refusal) {
+    pub(super) async fn refuse(&self, id: FlowId, how: FlowRefusal) {
         self.forget_flow(id);
         self.tell_worker(&StackMessage::Refused { id, how }, None).await;
     }

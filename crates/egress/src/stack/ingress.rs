@@ -32,16 +32,6 @@ pub(super) struct FlowKey {
     pub(super) remote: SocketAddr,
 }
 
-impl FlowKey {
-    /// The end in the cell.
-    pub(super) fn cell(&self) -> SocketAddr {
-        match self.remote {
-            SocketAddr::V4(_) => SocketAddr::new(CELL_V4.into(), self.cell_port),
-            SocketAddr::V6(_) => SocketAddr::new(CELL_V6.into(), self.cell_port),
-        }
-    }
-}
-
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;

@@ -50,6 +50,11 @@ impl BrokerLink {
         Ok(())
     }
 
+    /// Whether messages wait for the broker.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// The next message of the broker; `None` if there is none.
     ///
     /// # Errors

@@ -4,25 +4,25 @@
 //! does a bounded amount of work.
 
 mod opening;
+mod start;
 
 use std::{
     collections::{HashMap, HashSet},
     io,
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, OwnedFd},
     time::{Duration, Instant},
 };
 
 use cloche_model::{DenialReason, NetworkLimits, NetworkProtocol};
 use rustix::event::{Timespec, epoll};
 use smoltcp::{
-    iface::{Config, Interface, SocketSet},
+    iface::{Interface, SocketSet},
     time::Instant as StackInstant,
-    wire::{HardwareAddress, IpCidr},
 };
 
 use super::{
-    budget::{BufferBudget, ByteRate, TokenBucket},
+    budget::{BufferBudget, TokenBucket},
     connection::{Connection, Pumped, Rates},
     datagrams::{DatagramFlows, Queries},
     device::TunDevice,
@@ -31,8 +31,8 @@ use super::{
     replies::{Unreachable, build_unreachable},
 };
 use crate::{
-    addresses::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6, is_gateway},
-    protocol::{FlowId, MAX_DNS_DATAGRAM, StackMessage, WorkerMessage, set_nonblocking},
+    addresses::is_gateway,
+    protocol::{FlowId, MAX_DNS_DATAGRAM, StackMessage, WorkerMessage},
 };
 
 /// Packets of the guest that one turn reads.
@@ -41,8 +41,6 @@ const MOST_PACKETS: usize = 64;
 const MOST_MESSAGES: usize = 64;
 /// How often bytes are reported.
 const METER_PERIOD: Duration = Duration::from_millis(200);
-/// How long the broker may take to send the limits.
-const START_WITHIN: Duration = Duration::from_secs(10);
 /// When a connection that a rate stopped is tried again.
 const THROTTLE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -83,48 +81,6 @@ struct OpeningConnection {
 }
 
 impl StackWorker {
-    /// Waits for the limits and takes the device over.
-    pub(crate) fn start(tun: OwnedFd, broker: OwnedFd) -> io::Result<Self> {
-        let mut link = BrokerLink::new(broker);
-        let (limits, ipv6) = receive_start(&mut link)?;
-        set_nonblocking(tun.as_fd())?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let mut device = TunDevice::new(tun);
-        let watch = epoll::EventFlags::IN;
-        epoll::add(&epoll, &device, epoll::EventData::new_u64(TUN), watch)?;
-        let watch = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-        epoll::add(&epoll, &link, epoll::EventData::new_u64(BROKER), watch)?;
-        let now = Instant::now();
-        let rates = Rates {
-            inward: ByteRate::new(limits.bytes_in_per_second, now),
-            outward: ByteRate::new(limits.bytes_out_per_second, now),
-            left: limits.bytes_per_run.map(|bytes| bytes.bytes()),
-        };
-        Ok(Self {
-            stack: make_interface(&mut device)?,
-            device,
-            link,
-            epoll,
-            started: now,
-            limits,
-            ipv6,
-            next_id: FIRST_FLOW,
-            by_flow: HashMap::new(),
-            opening: HashMap::new(),
-            connections: HashMap::new(),
-            active: HashSet::new(),
-            datagrams: DatagramFlows::default(),
-            queries: Queries::default(),
-            buffers: BufferBudget::default(),
-            rates,
-            new_flows: TokenBucket::new(limits.new_per_second.into(), limits.new_burst.into(), now),
-            reported_denials: TokenBucket::new(50, 200, now),
-            metered: now,
-            tun_readable: false,
-            ending: false,
-        })
-    }
-
     /// One turn: waits for something, then does it. `false` at the end of the session.
     ///
     /// # Errors
@@ -147,6 +103,7 @@ impl StackWorker {
             self.link.send(&WorkerMessage::Ended)?;
             return Ok(false);
         }
+        self.link.send_waiting()?;
         self.read_messages()?;
         self.wake_connections();
         self.pump_connections()?;
@@ -174,7 +131,7 @@ impl StackWorker {
             let flags = event.flags;
             match event.data.u64() {
                 TUN => self.tun_readable = true,
-                BROKER => self.link.send_waiting()?,
+                BROKER => {}
                 id => self.mark_ready(id, flags),
             }
         }
@@ -200,6 +157,9 @@ impl StackWorker {
         }
         let now = self.stack_now();
         let mut timeout = METER_PERIOD;
+        if self.link.is_waiting() {
+            timeout = THROTTLE_PAUSE;
+        }
         for connection in self.connections.values() {
             if connection.throttled {
                 timeout = timeout.min(THROTTLE_PAUSE);
@@ -432,43 +392,4 @@ impl StackWorker {
         let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
         Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id), flags)?)
     }
-}
-
-fn receive_start(link: &mut BrokerLink) -> io::Result<(NetworkLimits, bool)> {
-    let deadline = Instant::now() + START_WITHIN;
-    loop {
-        if let Some((message, _)) = link.receive()? {
-            return match message {
-                StackMessage::Start { limits, ipv6 } => Ok((limits, ipv6)),
-                _ => Err(io::ErrorKind::InvalidData.into()),
-            };
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let socket = link.as_fd();
-        let mut fds = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
-        match rustix::event::poll(&mut fds, Some(&left)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// A stack that takes packets to every address.
-fn make_interface(device: &mut TunDevice) -> io::Result<Interface> {
-    let mut config = Config::new(HardwareAddress::Ip);
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|_| io::Error::other("no random bytes"))?;
-    config.random_seed = u64::from_ne_bytes(seed);
-    let mut stack = Interface::new(config, device, StackInstant::from_micros(1_000_000));
-    stack.update_ip_addrs(|addresses| {
-        // There is room for two; without them the stack would not answer at all.
-        let _ = addresses.push(IpCidr::new(GATEWAY_V4.into(), PREFIX_V4));
-        let _ = addresses.push(IpCidr::new(GATEWAY_V6.into(), PREFIX_V6));
-    });
-    stack.set_any_ip(true);
-    Ok(stack)
 }

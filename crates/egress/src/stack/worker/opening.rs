@@ -15,7 +15,7 @@ use smoltcp::iface::SocketSet;
 
 use super::{OpeningConnection, StackWorker};
 use crate::{
-    protocol::{FlowId, Refusal, WorkerMessage, set_nonblocking},
+    protocol::{FlowId, FlowRefusal, WorkerMessage, set_nonblocking},
     stack::{
         connection::Connection,
         ingress::FlowKey,
@@ -99,16 +99,16 @@ impl StackWorker {
     }
 
     /// The broker refuses or ends a connection or a flow.
-    pub(super) fn refuse(&mut self, id: FlowId, how: Refusal) -> io::Result<()> {
+    pub(super) fn refuse(&mut self, id: FlowId, how: FlowRefusal) -> io::Result<()> {
         let error = match how {
-            Refusal::NetworkUnreachable => Some(Unreachable::Network),
-            Refusal::HostUnreachable => Some(Unreachable::Host),
-            Refusal::Reset | Refusal::Silence => None,
+            FlowRefusal::NetworkUnreachable => Some(Unreachable::Network),
+            FlowRefusal::HostUnreachable => Some(Unreachable::Host),
+            FlowRefusal::Reset | FlowRefusal::Silence => None,
         };
         if let Some(opening) = self.opening.remove(&id) {
             self.by_flow.remove(&opening.flow);
             match (how, error) {
-                (Refusal::Reset, _) => self.reset_copy(&opening.syn),
+                (FlowRefusal::Reset, _) => self.reset_copy(&opening.syn),
                 (_, Some(error)) => {
                     if let Some(packet) = build_unreachable(&opening.syn, error) {
                         self.device.send_packet(&packet);
