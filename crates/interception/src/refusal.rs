@@ -1,7 +1,7 @@
 //! Runs in: network broker (no capabilities).
 //!
-//! What a program gets in place of a reply, when a request or a reply is refused. No sentence quotes
-//! anything of a request, a reply or a credential.
+//! What a program gets in place of a reply, when a request or a reply is refused. No sentence
+//! quotes anything of a request, a reply or a credential.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -59,8 +59,8 @@ impl RequestRefusal {
         match self {
             Self::Method => "TRACE and CONNECT are not sent to a host with a credential",
             Self::OtherHost => {
-                "the request names another host than its connection, which has a credential; use one \
-                 connection for each host"
+                "the request names another host than its connection, which has a credential; \
+                 use one connection for each host"
             }
             Self::Target => "the target of a request to a host with a credential must be a path",
             Self::Framing => {
