@@ -67,8 +67,8 @@ impl RequestRefusal {
                 "the request has conflicting headers for its length or its host, so it was not sent"
             }
             Self::ConnectionTokens => {
-                "the Connection header of a request to a host with a credential may only be close or \
-                 keep-alive"
+                "the Connection header of a request to a host with a credential may only be close \
+                 or keep-alive"
             }
             Self::Upgrade => "a connection to a host with a credential cannot be upgraded",
             Self::AmbiguousPath => {
