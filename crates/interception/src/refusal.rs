@@ -1,7 +1,7 @@
 //! Runs in: network broker (no capabilities).
 //!
-//! What a program gets in place of a reply, when a request or a reply is refused. No sentence quotes
-//! anything of a request, a reply or a credential.
+//! What a program gets in place of a reply, when a request or a reply is refused. No sentence
+//! quotes anything of a request, a reply or a credential.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -59,16 +59,16 @@ impl RequestRefusal {
         match self {
             Self::Method => "TRACE and CONNECT are not sent to a host with a credential",
             Self::OtherHost => {
-                "the request names another host than its connection, which has a credential; use one \
-                 connection for each host"
+                "the request names another host than its connection, which has a credential; \
+                 use one connection for each host"
             }
             Self::Target => "the target of a request to a host with a credential must be a path",
             Self::Framing => {
                 "the request has conflicting headers for its length or its host, so it was not sent"
             }
             Self::ConnectionTokens => {
-                "the Connection header of a request to a host with a credential may only be close or \
-                 keep-alive"
+                "the Connection header of a request to a host with a credential may only be close \
+                 or keep-alive"
             }
             Self::Upgrade => "a connection to a host with a credential cannot be upgraded",
             Self::AmbiguousPath => {

@@ -1,5 +1,5 @@
-//! Runs in: test. Brokered credentials end to end: the real binary on a host with an internet of its
-//! own, programs in cells, servers that record what they get.
+//! Runs in: test. Brokered credentials end to end: the real binary on a host with an internet of
+//! its own, programs in cells, servers that record what they get.
 
 use std::{fs, path::Path, process::Command, sync::Arc};
 

@@ -7,8 +7,8 @@ use cloche_model::{
     NetworkPolicy, RunSpec, SecretFile,
 };
 
-/// The most brokered credentials of a run, and of the bytes of their values: the broker gets them in
-/// one packet.
+/// The most brokered credentials of a run, and bytes of their values: the broker gets them in one
+/// packet.
 const MOST_BROKERED: usize = 32;
 const MOST_BROKERED_BYTES: usize = 64 << 10;
 

@@ -28,7 +28,10 @@ use crate::{
     params(
         ("team" = Option<String>, Query, description = "Only entries of this team, by id or name")
     ),
-    responses((status = 200, description = "The credentials", body = CredentialList), ErrorResponses),
+    responses(
+        (status = 200, description = "The credentials", body = CredentialList),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn list_credentials(
@@ -71,7 +74,10 @@ pub(crate) async fn create_credential(
     operation_id = "get_credential",
     tag = "admin",
     params(("id" = String, Path, description = "The id of the credential")),
-    responses((status = 200, description = "The credential", body = CredentialRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The credential", body = CredentialRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn get_credential(
@@ -132,7 +138,10 @@ pub(crate) async fn remove_credential(
     tag = "admin",
     params(("id" = String, Path, description = "The id of the credential")),
     request_body = CredentialTarget,
-    responses((status = 200, description = "The credential", body = CredentialRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The credential", body = CredentialRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn bind_credential(
@@ -153,7 +162,10 @@ pub(crate) async fn bind_credential(
     tag = "admin",
     params(("id" = String, Path, description = "The id of the credential")),
     request_body = CredentialTarget,
-    responses((status = 200, description = "The credential", body = CredentialRecord), ErrorResponses),
+    responses(
+        (status = 200, description = "The credential", body = CredentialRecord),
+        ErrorResponses
+    ),
     security(("admin_token" = []))
 )]
 pub(crate) async fn unbind_credential(

@@ -86,8 +86,8 @@ fn check_brokered_value(rule: &BrokerRule, value: &str) -> Result<(), Invalid> {
     // It becomes a header: a line break would add another one.
     if !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
         return Err(Invalid::new(
-            "value of a brokered credential must be printable ASCII without line breaks; remove the \
-             final newline, or inject it as a file",
+            "value of a brokered credential must be printable ASCII without line breaks; remove \
+             the final newline, or inject it as a file",
         ));
     }
     if value.trim() != value {
@@ -110,8 +110,8 @@ pub(super) fn check_delivery(delivery: &CredentialDelivery) -> Result<(), Invali
             match name.as_str().starts_with('.') || !name.as_str().chars().all(plain) {
                 false => Ok(()),
                 true => Err(Invalid::new(
-                    "file must be letters, digits, dots, hyphens and underscores, and not begin with \
-                     a dot",
+                    "file must be letters, digits, dots, hyphens and underscores, and not begin \
+                     with a dot",
                 )),
             }
         }
@@ -156,8 +156,8 @@ fn check_path(path: &str) -> Result<(), Invalid> {
     match good && !dots && !path.contains("//") {
         true => Ok(()),
         false => Err(Invalid::new(
-            "paths: a path must begin with a slash, without escapes, dot segments, queries or empty \
-             segments",
+            "paths: a path must begin with a slash, without escapes, dot segments, queries or \
+             empty segments",
         )),
     }
 }
@@ -197,8 +197,8 @@ pub(super) fn check_parameter_name(name: &str) -> Result<String, Invalid> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     if name.is_empty() || name.len() > MOST_NAME_BYTES || !name.bytes().all(plain) {
         return Err(Invalid::new(format!(
-            "form: a query parameter must be 1 to {MOST_NAME_BYTES} letters, digits, hyphens, dots, \
-             underscores or tildes"
+            "form: a query parameter must be 1 to {MOST_NAME_BYTES} letters, digits, hyphens, \
+             dots, underscores or tildes"
         )));
     }
     Ok(name.to_owned())

@@ -199,8 +199,8 @@ async fn insert_credential(
 ) -> Result<()> {
     let id = credential.id.to_string();
     sqlx::query(
-        "INSERT INTO credentials (id, team_id, name, delivery, sealed_value, created_at, updated_at) \
-         VALUES (?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO credentials (id, team_id, name, delivery, sealed_value, created_at, \
+         updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(id.clone())
     .bind(String::from(credential.team))

@@ -216,31 +216,6 @@ impl<'a> PlanBuilder<'a> {
         ]
     }
 
-    /// Where the guest's process writes injected credentials before the program starts: in memory,
-    /// outside of the home, and gone with the cell.
-    pub(super) fn bind_secrets_dir(&self) -> NamedSteps {
-        let inside = self.path_in_root(Path::new(SECRETS_DIR));
-        vec![("secrets".into(), bind_step(&self.stage.join("secrets"), &inside))]
-    }
-
-    /// Where the guest's process writes the certificate authorities of its job, and where programs
-    /// look for those of the system.
-    pub(super) fn bind_trust_dirs(&self) -> NamedSteps {
-        let Some(first) = self.spec.trust_dirs.first() else { return Vec::new() };
-        let source = self.stage.join("trust");
-        let mut steps = vec![(
-            format!("trust:{}", first.display()),
-            directory_step(&source, 0o755, self.spec.guest),
-        )];
-        steps.extend(self.spec.trust_dirs.iter().map(|directory| {
-            (
-                format!("trust:{}", directory.display()),
-                bind_step(&source, &self.path_in_root(directory)),
-            )
-        }));
-        steps
-    }
-
     pub(super) fn pivot_root(&self) -> NamedSteps {
         vec![
             ("root:pivot".into(), Step::Pivot { root: path_to_cstring(&self.root) }),

@@ -4,7 +4,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{NamedSteps, PlanBuilder, TEMPLATE_IMAGE, bind_step, mount_step, ms, remount_step};
+use super::{
+    NamedSteps, PlanBuilder, SECRETS_DIR, TEMPLATE_IMAGE, bind_step, directory_step, mount_step, ms,
+    remount_step,
+};
 
 /// Where a template mounts the first directory of its image a second time, for its cells. Only if
 /// directories are hidden: the cells could not put an overlay on a tree with mounts in it.
@@ -104,6 +107,31 @@ impl PlanBuilder<'_> {
             let flags = ms::RDONLY | ms::NOSUID | ms::NODEV;
             steps.push((format!("read-only:{name}"), remount_step(&inside, flags)));
         }
+        steps
+    }
+
+    /// Where the guest's process writes injected credentials before the program starts: in memory,
+    /// outside of the home, and gone with the cell.
+    pub(in crate::spawner::plan) fn bind_secrets_dir(&self) -> NamedSteps {
+        let inside = self.path_in_root(Path::new(SECRETS_DIR));
+        vec![("secrets".into(), bind_step(&self.stage.join("secrets"), &inside))]
+    }
+
+    /// Where the guest's process writes the certificate authorities of its job, and where programs
+    /// look for those of the system.
+    pub(in crate::spawner::plan) fn bind_trust_dirs(&self) -> NamedSteps {
+        let Some(first) = self.spec.trust_dirs.first() else { return Vec::new() };
+        let source = self.stage.join("trust");
+        let mut steps = vec![(
+            format!("trust:{}", first.display()),
+            directory_step(&source, 0o755, self.spec.guest),
+        )];
+        steps.extend(self.spec.trust_dirs.iter().map(|directory| {
+            (
+                format!("trust:{}", directory.display()),
+                bind_step(&source, &self.path_in_root(directory)),
+            )
+        }));
         steps
     }
 }
