@@ -196,8 +196,12 @@ mod tests {
             ..WebToolRequest::new(WebTool::WebSearch)
         };
         let urls = [
-            "https://a.example/1", "https://www.a.example/2", "https://nota.example/",
-            "https://bad.a.example/", "https://x.bad.a.example/", "https://b.example/a.example",
+            "https://a.example/1",
+            "https://www.a.example/2",
+            "https://nota.example/",
+            "https://bad.a.example/",
+            "https://x.bad.a.example/",
+            "https://b.example/a.example",
         ];
         let answer = WebToolAnswer::Search { results: urls.map(hit).to_vec() };
         let WebToolAnswer::Search { results } = request.limit_answer(answer) else { panic!() };
@@ -207,10 +211,7 @@ mod tests {
 
     #[test]
     fn arguments_of_a_call_are_checked() {
-        let fetch = WebToolRequest {
-            max_urls: Some(2),
-            ..WebToolRequest::new(WebTool::FetchUrl)
-        };
+        let fetch = WebToolRequest { max_urls: Some(2), ..WebToolRequest::new(WebTool::FetchUrl) };
         assert!(fetch.parse_call(r#"{"urls": ["a", "b"]}"#).is_ok());
         assert!(fetch.parse_call(r#"{"urls": ["a", "b", "c"]}"#).unwrap_err().contains("1 to 2"));
         assert!(fetch.parse_call("{}").is_err() && fetch.parse_call("[").is_err());

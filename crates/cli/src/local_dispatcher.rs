@@ -16,8 +16,8 @@ use cloche_engine::{
     AdmittedRun, CellTools, DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds,
 };
 use cloche_executor::{
-    CellCall, Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError, RunIo,
-    SpawnError,
+    CellCall, Executor, HomeError, InterpreterFacts, ProbedInterpreter, ProgramStart, RunError,
+    RunIo, SpawnError,
 };
 use cloche_model::{
     ImageRoot, InterpreterProbe, InterpreterStart, OutputChunk, RunOutcome, error_chain,

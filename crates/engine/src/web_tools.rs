@@ -60,7 +60,8 @@ impl WebTools {
         approvals: Arc<Approvals>,
         config: WebToolsConfig,
     ) -> Result<Self, OutgoingHttpError> {
-        let client = |config: &Option<SearchConfig>| config.clone().map(SearchClient::new).transpose();
+        let client =
+            |config: &Option<SearchConfig>| config.clone().map(SearchClient::new).transpose();
         Ok(Self {
             search: client(&config.search)?,
             people_search: client(&config.people_search)?,
@@ -115,7 +116,8 @@ impl WebTools {
         call: &WebToolCall,
     ) -> Result<WebToolAnswer, WebToolError> {
         let tool = call.tool();
-        let answered = tokio::time::timeout(self.config.call_timeout, self.ask_provider(call)).await;
+        let answered =
+            tokio::time::timeout(self.config.call_timeout, self.ask_provider(call)).await;
         let answer = answered.unwrap_or_else(|_| {
             let seconds = self.config.call_timeout.as_secs();
             Err(WebToolError::new("timeout", format!("{tool} took longer than {seconds} s")))

@@ -249,11 +249,8 @@ mod tests {
 
     #[test]
     fn fuzz_seeds_and_mutations_of_them_pass() {
-        let all: [FuzzCheck; 3] = [
-            ("bodies", check_body),
-            ("paths", check_path),
-            ("tool_request", check_tool_request),
-        ];
+        let all: [FuzzCheck; 3] =
+            [("bodies", check_body), ("paths", check_path), ("tool_request", check_tool_request)];
         for (target, check) in all {
             let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
             let seeds: Vec<_> =

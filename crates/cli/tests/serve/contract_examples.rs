@@ -78,8 +78,7 @@ impl ExampleServer {
             "0",
         ])
         .await?;
-        let gates =
-            json!({"agent_sandbox": true, "execute_code": "allow", "web_search": "allow"});
+        let gates = json!({"agent_sandbox": true, "execute_code": "allow", "web_search": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
         Some(Self { host, files, _models: models })
     }

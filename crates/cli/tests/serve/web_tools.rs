@@ -147,7 +147,8 @@ async fn a_model_searches_and_reads_and_each_call_is_billed() {
         let told = output[3]["content"][0]["text"].as_str().unwrap();
         assert!(told.starts_with("The following was written by others."), "{told}");
         let details = &response["usage"]["tool_calls_details"];
-        for (name, cost) in [("web_search", 0.005), ("fetch_url", 0.0005), ("people_search", 0.01)] {
+        for (name, cost) in [("web_search", 0.005), ("fetch_url", 0.0005), ("people_search", 0.01)]
+        {
             assert_eq!(details[name], json!({"invocation": 1, "cost_usd": cost}));
         }
         let cost = &response["usage"]["cost"];
@@ -278,7 +279,8 @@ async fn an_execution_without_tools_has_no_socket_and_the_client_says_so() {
     assert!(body["stderr"].as_str().unwrap().contains("no web tool is allowed"), "{body}");
     // A sandbox with one tool has that one only.
     tools.in_sandbox(json!({"tools": ["fetch_url"]})).await;
-    let said = tools.output("python", &python.replace("os.listdir('/run/cloche/socket')", "1")).await;
+    let said =
+        tools.output("python", &python.replace("os.listdir('/run/cloche/socket')", "1")).await;
     assert!(said.starts_with("1\nnot_allowed this execution may not call web_search"), "{said}");
 }
 
@@ -321,13 +323,16 @@ async fn calls_from_inside_are_bounded() {
                b'{\"tool\":\"web_search\",\"query\":\"a\",\"team\":\"other\"}\\n']:\n    \
                print(ask(data))\n";
     let said = tools.output("python", raw).await;
-    assert_eq!(said, "b'{\"error\":\"invalid_request\",'\n".repeat(4));
+    assert_eq!(said, "b'{\"error\":\"invalid_request\"'\n".repeat(4));
     // Connections that send nothing hold their places, and the server goes on.
     let idle = "import socket\nall = []\nfor _ in range(20):\n    c = socket.socket(socket.AF_UNIX)\n    \
                 c.settimeout(1)\n    try:\n        c.connect('/run/cloche/socket/tools')\n        \
                 all.append(c)\n    except OSError:\n        break\nprint(len(all) >= 4)\n";
     assert_eq!(tools.output("python", idle).await, "True\n");
-    assert_eq!(tools.output("python", "import cloche_tools\nprint(len(cloche_tools.search('x')))").await, "3\n");
+    assert_eq!(
+        tools.output("python", "import cloche_tools\nprint(len(cloche_tools.search('x')))").await,
+        "3\n"
+    );
     let slow = "import cloche_tools\ntry:\n    cloche_tools.search('slowly')\n\
                 except cloche_tools.ToolError as error:\n    print(error.code)\n";
     assert_eq!(tools.output("python", slow).await, "timeout\n");
@@ -354,8 +359,16 @@ async fn pages_of_internal_addresses_are_refused_however_they_are_spelled() {
     let internal = Web::start(Ipv4Addr::LOCALHOST.into()).await;
     let here = internal.address.port();
     let mut urls: Vec<String> = [
-        "127.0.0.1", "localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "[::1]",
-        "[::ffff:127.0.0.1]", "0.0.0.0", "127.0.0.1.",
+        "127.0.0.1",
+        "localhost",
+        "127.1",
+        "0x7f000001",
+        "2130706433",
+        "0177.0.0.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "0.0.0.0",
+        "127.0.0.1.",
     ]
     .map(|host| format!("http://{host}:{here}/page"))
     .into();
@@ -377,10 +390,18 @@ async fn pages_of_internal_addresses_are_refused_however_they_are_spelled() {
         let said = tools.fetch(url).await;
         assert!(said[0] == "not_readable" || said[0] == "invalid_request", "{url}: {said}");
         assert!(!said.to_string().contains("Text of the page"), "{url}: {said}");
+        let is_plain = url.starts_with("http://") && !url.contains('@') && url.len() > 8;
+        let reason = said[1].as_str().unwrap();
+        let expected = if url.contains("file:") { "only http" } else { "not a public address" };
+        assert!(!is_plain || reason.contains(expected), "{url}: {said}");
     }
     assert_eq!(internal.requests(), Vec::<String>::new(), "an internal address was asked");
-    let page = tools.fetch(&tools.web.url(&format!("/redirect?to=http://127.0.0.2:{port}/x"))).await;
-    assert_eq!((&page["title"], page["final_url"].as_str()), (&json!("Page /x"), Some(&tools.web.url("/x")[..])));
+    let page =
+        tools.fetch(&tools.web.url(&format!("/redirect?to=http://127.0.0.2:{port}/x"))).await;
+    assert_eq!(
+        (&page["title"], page["final_url"].as_str()),
+        (&json!("Page /x"), Some(&tools.web.url("/x")[..]))
+    );
 }
 
 #[tokio::test]

@@ -44,11 +44,7 @@ impl WebToolCall {
     ///
     /// # Errors
     /// If the query is empty or too long.
-    pub fn search(
-        tool: WebTool,
-        query: &str,
-        count: Option<usize>,
-    ) -> Result<Self, WebToolError> {
+    pub fn search(tool: WebTool, query: &str, count: Option<usize>) -> Result<Self, WebToolError> {
         let query = query.trim();
         if query.is_empty() || query.len() > MAX_QUERY {
             let message = format!("query must have 1 to {MAX_QUERY} bytes, got {}", query.len());

@@ -75,10 +75,17 @@ mod tests {
     #[test]
     fn anything_else_is_refused() {
         for wrong in [
-            "", "{}", "[]", "null", "{\"tool\":1}", "{\"tool\":\"execute_code\",\"query\":\"a\"}",
-            "{\"tool\":\"web_search\"}", "{\"tool\":\"web_search\",\"query\":\"\"}",
+            "",
+            "{}",
+            "[]",
+            "null",
+            "{\"tool\":1}",
+            "{\"tool\":\"execute_code\",\"query\":\"a\"}",
+            "{\"tool\":\"web_search\"}",
+            "{\"tool\":\"web_search\",\"query\":\"\"}",
             "{\"tool\":\"web_search\",\"query\":\"a\",\"url\":\"b\"}",
-            "{\"tool\":\"fetch_url\"}", "{\"tool\":\"fetch_url\",\"urls\":[]}",
+            "{\"tool\":\"fetch_url\"}",
+            "{\"tool\":\"fetch_url\",\"urls\":[]}",
             "{\"tool\":\"fetch_url\",\"url\":\"a\",\"query\":\"b\"}",
             "{\"tool\":\"web_search\",\"query\":\"a\",\"team\":\"other\"}",
             "{\"tool\":\"web_search\",\"query\":\"a\",\"query\":\"b\"}",
@@ -90,6 +97,9 @@ mod tests {
         let long = format!("{{\"tool\":\"web_search\",\"query\":\"{}\"}}", "a".repeat(MAX_REQUEST));
         assert_eq!(code(&long), "invalid_request");
         let many = vec!["\"https://a.example\""; 11].join(",");
-        assert_eq!(code(&format!("{{\"tool\":\"fetch_url\",\"urls\":[{many}]}}")), "invalid_request");
+        assert_eq!(
+            code(&format!("{{\"tool\":\"fetch_url\",\"urls\":[{many}]}}")),
+            "invalid_request"
+        );
     }
 }

@@ -55,8 +55,7 @@ impl CellTools {
         if allowed.is_empty() {
             return None;
         }
-        let origin =
-            ToolCallOrigin { execution: Some(trace_id.clone()), response: of_response.1 };
+        let origin = ToolCallOrigin { execution: Some(trace_id.clone()), response: of_response.1 };
         Some(Arc::new(Self {
             calls_left: AtomicU32::new(tools.config().calls_per_execution),
             tools: Arc::clone(tools),

@@ -31,8 +31,12 @@ impl ContentKind {
         let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match kind.as_str() {
             "text/html" | "application/xhtml+xml" => Some(Self::Html),
-            "application/json" | "application/xml" | "application/javascript"
-            | "application/yaml" | "application/toml" | "application/x-ndjson" => Some(Self::Text),
+            "application/json"
+            | "application/xml"
+            | "application/javascript"
+            | "application/yaml"
+            | "application/toml"
+            | "application/x-ndjson" => Some(Self::Text),
             kind if kind.starts_with("text/") => Some(Self::Text),
             kind if kind.ends_with("+json") || kind.ends_with("+xml") => Some(Self::Text),
             _ => None,

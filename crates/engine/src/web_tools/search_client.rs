@@ -143,7 +143,10 @@ mod tests {
         let hits = read_hits(&body, &pointers, 9).unwrap();
         assert_eq!(hits.len(), 2);
         assert_eq!((hits[0].snippet.len(), &hits[0].date), (4096, &None));
-        assert_eq!((&hits[1].url[..], hits[1].date.as_deref()), ("http://d.example", Some("2026-01-02")));
+        assert_eq!(
+            (&hits[1].url[..], hits[1].date.as_deref()),
+            ("http://d.example", Some("2026-01-02"))
+        );
         assert_eq!(read_hits(&json!({"web": 1}), &pointers, 9), None);
     }
 }

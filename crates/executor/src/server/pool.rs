@@ -87,11 +87,8 @@ impl PoolKey {
         let template = python && sandbox.uses_template();
         // Cells with their own interpreter share nothing, so groups need no separate buckets.
         let group = sandbox.pool_group.clone().filter(|_| template);
-        let making = CellMaking {
-            config,
-            image: sandbox.root.clone(),
-            tool_client: sandbox.tool_client,
-        };
+        let making =
+            CellMaking { config, image: sandbox.root.clone(), tool_client: sandbox.tool_client };
         Self { making, language, preload, template, group }
     }
 }

@@ -62,7 +62,9 @@ impl ToolSocket {
 
 /// One request and its answer. A guest that sends too much or is too slow is cut off.
 async fn serve_connection(mut connection: UnixStream, calls: mpsc::Sender<CellCall>) {
-    let Ok(Some(request)) = timeout(GUEST_TIME, read_request(&mut connection)).await else { return };
+    let Ok(Some(request)) = timeout(GUEST_TIME, read_request(&mut connection)).await else {
+        return;
+    };
     let (answer, answered) = oneshot::channel();
     if calls.send(CellCall { request, answer }).await.is_err() {
         return;

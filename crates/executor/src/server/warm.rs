@@ -248,10 +248,7 @@ impl Template {
         let mut out = Vec::new();
         job_writer::append_file(&mut out, PYTHON_ARCHIVE, 0o644, PYTHON_RUNTIME)?;
         job_writer::append_file(&mut out, constants::TEMPLATE_LIBRARY, 0o755, TEMPLATE_LIBRARY)?;
-        job_writer::append_exec(
-            &mut out,
-            &interpreter_exec(Language::Python, making, variables)?,
-        )?;
+        job_writer::append_exec(&mut out, &interpreter_exec(Language::Python, making, variables)?)?;
         let mut cell =
             cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Template)).await?;
         if let Err(error) = wait_for_interpreter(&mut cell, &out).await {

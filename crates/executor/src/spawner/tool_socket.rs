@@ -68,8 +68,7 @@ fn make_directory() -> io::Result<OwnedFd> {
 
 fn bind_listener(directory: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     let path = format!("/proc/self/fd/{}/{TOOL_SOCKET_NAME}", directory.as_raw_fd());
     rustix::net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     // Only processes of the guest are in the cell.

@@ -62,9 +62,7 @@ impl ApprovalFlow<'_> {
     fn refuse_call(&self, message: String) -> McpGateOutcome {
         let result = match self.tool {
             AgentTool::ExecuteCode => result::not_allowed(ErrorCode::Forbidden, message),
-            _ => {
-                result::tool_error(format!("{}: {message}", ErrorCode::Forbidden.name()))
-            }
+            _ => result::tool_error(format!("{}: {message}", ErrorCode::Forbidden.name())),
         };
         McpGateOutcome::Stopped(Box::new(result))
     }

@@ -193,10 +193,7 @@ impl SearchFile {
         Ok((url, pointers, header))
     }
 
-    fn read_secret(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Option<Secret>, String> {
+    fn read_secret(&self, env: impl Fn(&str) -> Option<String>) -> Result<Option<Secret>, String> {
         let secret = match (&self.secret_env, &self.secret_file) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => return Err("set secret_env or secret_file, not both".to_owned()),
@@ -219,7 +216,8 @@ impl FetchFile {
     fn to_config(&self) -> Result<FetchConfig, String> {
         let usual = FetchConfig::default();
         let network = |text: &String| {
-            text.parse().map_err(|_| format!("allow: {text:?} is not a network such as 10.1.0.0/16"))
+            text.parse()
+                .map_err(|_| format!("allow: {text:?} is not a network such as 10.1.0.0/16"))
         };
         let max_bytes = self.max_bytes.as_ref().map(|text| text.parse::<ByteSize>()).transpose();
         let max_bytes = max_bytes.map_err(|error| format!("max_bytes: {error}"))?;

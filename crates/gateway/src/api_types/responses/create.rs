@@ -233,9 +233,7 @@ fn parse_web_tool(
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value.as_u64().filter(|number| (1..=most).contains(number)) {
             Some(number) => Ok(usize::try_from(number).ok()),
-            None => {
-                Err(Invalid::new(format!("{position}.{name} must be between 1 and {most}")))
-            }
+            None => Err(Invalid::new(format!("{position}.{name} must be between 1 and {most}"))),
         },
     };
     let count = match fields.get("search_context_size").and_then(Value::as_str) {
@@ -340,8 +338,7 @@ fn models_schema() -> Schema {
 fn tools_schema() -> Schema {
     let sandbox = ObjectBuilder::new().property("type", enum_schema(&["sandbox"])).required("type");
     let web_tools = WebTool::ALL.iter().map(|tool| tool.name()).collect::<Vec<_>>();
-    let web_tool =
-        ObjectBuilder::new().property("type", enum_schema(&web_tools)).required("type");
+    let web_tool = ObjectBuilder::new().property("type", enum_schema(&web_tools)).required("type");
     let function = ObjectBuilder::new()
         .property("type", enum_schema(&["function"]))
         .required("type")
@@ -402,12 +399,18 @@ mod tests {
         assert_eq!(read.unwrap().tools, [ToolRequest::Web(expected)]);
         for (tool, error) in [
             (json!({"type": "fetch_url", "max_urls": 11}), "tools[0].max_urls must be between 1"),
-            (json!({"type": "web_search", "filters": {"search_recency_filter": "day"}}),
-             "tools[0].filters.search_recency_filter is not supported; leave it out"),
-            (json!({"type": "web_search", "user_location": {"country": "DE"}}),
-             "tools[0].user_location is not supported; leave it out"),
-            (json!({"type": "web_search", "filters": {"search_domain_filter": [1]}}),
-             "must be a list of at most 20 host names"),
+            (
+                json!({"type": "web_search", "filters": {"search_recency_filter": "day"}}),
+                "tools[0].filters.search_recency_filter is not supported; leave it out",
+            ),
+            (
+                json!({"type": "web_search", "user_location": {"country": "DE"}}),
+                "tools[0].user_location is not supported; leave it out",
+            ),
+            (
+                json!({"type": "web_search", "filters": {"search_domain_filter": [1]}}),
+                "must be a list of at most 20 host names",
+            ),
         ] {
             let refused = tools(tool).unwrap_err();
             assert!(refused.contains(error), "{refused}");
