@@ -50,7 +50,7 @@ pub(super) struct PageFetcher {
     guard: AddressGuard,
     rates: HostRates,
     robots: Mutex<HashMap<String, (Instant, Arc<RobotRules>)>>,
-    conversions: Semaphore,
+    conversions: Arc<Semaphore>,
 }
 
 /// What a page answered with, before it is converted.
@@ -74,7 +74,7 @@ impl PageFetcher {
             guard: AddressGuard::new(config.allow.clone()),
             rates: HostRates::new(config.per_host_per_minute),
             robots: Mutex::default(),
-            conversions: Semaphore::new(CONVERSIONS),
+            conversions: Arc::new(Semaphore::new(CONVERSIONS)),
             config,
         })
     }
@@ -101,9 +101,14 @@ impl PageFetcher {
             let shown: String = content_type.chars().take(64).collect();
             format!("the page has no text: its content type is {shown:?}")
         })?;
-        let _turn = self.conversions.acquire().await.map_err(|error| error.to_string())?;
+        let turn = Arc::clone(&self.conversions).acquire_owned().await;
+        let turn = turn.map_err(|error| error.to_string())?;
         let most = self.config.max_text;
-        let read = move || read_page(kind, &content_type, &bytes, most);
+        let read = move || {
+            // The turn ends with the conversion, also where its caller has stopped waiting.
+            let _turn = turn;
+            read_page(kind, &content_type, &bytes, most)
+        };
         let read = tokio::task::spawn_blocking(read).await;
         let page: PageText = read.map_err(|_| "the page cannot be read".to_owned())??;
         Ok(FetchedPage {
