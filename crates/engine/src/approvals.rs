@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use cloche_model::{
     AgentTool, Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState,
-    PendingApproval, ResponseId, ToolPolicy, TraceId, WebTool,
+    PendingApproval, ToolPolicy, TraceId,
 };
 use cloche_store::Store;
 
@@ -34,7 +34,7 @@ use crate::{
 use approval_waiters::ApprovalWaiters;
 
 pub use answers::Approver;
-pub use call::ToolCall;
+pub use call::{ResponseTools, ToolCall};
 pub use describe::{describe_approval, form_text};
 pub use waiting::ApprovalWaitResult;
 
@@ -75,15 +75,6 @@ pub struct CallPermit {
     pub home: Option<HomeState>,
     /// What the response lets the code of this call use besides.
     pub web_tools: ResponseTools,
-}
-
-/// The web tools that a response lets its code call.
-#[derive(Clone, Debug, Default)]
-pub struct ResponseTools {
-    /// The tools.
-    pub tools: Vec<WebTool>,
-    /// The response; `None` for a call that belongs to none.
-    pub response: Option<ResponseId>,
 }
 
 /// Why a call may not run.

@@ -9,13 +9,6 @@ import os
 
 import pytest
 from perplexity import BadRequestError, Perplexity
-from perplexity.types.output_item import FetchURLResultsOutputItem, SearchResultsOutputItem
-from perplexity.types.response_stream_chunk import (
-    FetchURLQueriesEvent,
-    FetchURLResultsEvent,
-    SearchQueriesEvent,
-    SearchResultsEvent,
-)
 
 MODEL = os.environ["CLOCHE_MODEL"]
 PAGE = os.environ["CLOCHE_WEB"] + "/page"
@@ -44,8 +37,8 @@ def test_items_and_usage(perplexity):
     response = perplexity.responses.create(model=MODEL, input=SCRIPT, tools=TOOLS)
     search, page, people, message = response.output
     assert response.output_text == "done"
-    assert isinstance(search, SearchResultsOutputItem)
-    assert isinstance(page, FetchURLResultsOutputItem)
+    assert [item.type for item in response.output] == [
+        "search_results", "fetch_url_results", "search_results", "message"]
     assert search.queries == ["cats"]
     assert [result.id for result in search.results] == [1, 2, 3]
     assert search.results[0].url == "https://site1.example/page"
@@ -53,7 +46,7 @@ def test_items_and_usage(perplexity):
     assert (page.contents[0].title, page.contents[0].url) == ("Page /page", PAGE)
     assert "Text of the page" in page.contents[0].snippet
     assert people.results[0].title == "Ada Lovelace"
-    assert message.type == "message"
+    assert message.role == "assistant"
     details = response.usage.tool_calls_details
     assert {name: used.invocation for name, used in details.items()} == {
         "web_search": 1, "fetch_url": 1, "people_search": 1}
@@ -66,10 +59,12 @@ def test_stream(perplexity):
     stream = perplexity.responses.create(model=MODEL, input=SCRIPT, tools=TOOLS, stream=True)
     events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
-    (queries, _) = [event for event in events if isinstance(event, SearchQueriesEvent)]
-    (results, people) = [event for event in events if isinstance(event, SearchResultsEvent)]
-    (urls,) = [event for event in events if isinstance(event, FetchURLQueriesEvent)]
-    (pages,) = [event for event in events if isinstance(event, FetchURLResultsEvent)]
+
+    def of_kind(kind):
+        return [event for event in events if event.type == f"response.reasoning.{kind}"]
+
+    (queries, _), (results, people) = of_kind("search_queries"), of_kind("search_results")
+    (urls,), (pages,) = of_kind("fetch_url_queries"), of_kind("fetch_url_results")
     assert queries.queries == ["cats"]
     assert results.results[2].title == "Result 3"
     assert people.results[0].title == "Ada Lovelace"

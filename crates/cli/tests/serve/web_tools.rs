@@ -323,7 +323,7 @@ async fn calls_from_inside_are_bounded() {
                b'{\"tool\":\"web_search\",\"query\":\"a\",\"team\":\"other\"}\\n']:\n    \
                print(ask(data))\n";
     let said = tools.output("python", raw).await;
-    assert_eq!(said, "b'{\"error\":\"invalid_request\",'\n".repeat(4));
+    assert_eq!(said, "b'{\"error\":\"invalid_request\"'\n".repeat(4));
     // Connections that send nothing hold their places, and the server goes on.
     let idle = "import socket\nall = []\nfor _ in range(20):\n    c = socket.socket(socket.AF_UNIX)\n    \
                 c.settimeout(1)\n    try:\n        c.connect('/run/cloche/socket/tools')\n        \
@@ -390,6 +390,10 @@ async fn pages_of_internal_addresses_are_refused_however_they_are_spelled() {
         let said = tools.fetch(url).await;
         assert!(said[0] == "not_readable" || said[0] == "invalid_request", "{url}: {said}");
         assert!(!said.to_string().contains("Text of the page"), "{url}: {said}");
+        let is_plain = url.starts_with("http://") && !url.contains('@') && url.len() > 8;
+        let reason = said[1].as_str().unwrap();
+        let expected = if url.contains("file:") { "only http" } else { "not a public address" };
+        assert!(!is_plain || reason.contains(expected), "{url}: {said}");
     }
     assert_eq!(internal.requests(), Vec::<String>::new(), "an internal address was asked");
     let page =

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use cloche_model::{AgentTool, ThreadId};
+use cloche_model::{AgentTool, ResponseId, ThreadId, WebTool};
 use serde_json::Value;
 
 use crate::secrets;
@@ -22,6 +22,15 @@ pub struct ToolCall {
     pub(crate) bytes: u64,
     /// The thread that it names.
     pub(crate) thread: Option<ThreadId>,
+}
+
+/// The web tools that a response lets its code call.
+#[derive(Clone, Debug, Default)]
+pub struct ResponseTools {
+    /// The tools.
+    pub tools: Vec<WebTool>,
+    /// The response; `None` for a call that belongs to none.
+    pub response: Option<ResponseId>,
 }
 
 impl ToolCall {

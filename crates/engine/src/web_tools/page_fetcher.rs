@@ -50,7 +50,7 @@ pub(super) struct PageFetcher {
     guard: AddressGuard,
     rates: HostRates,
     robots: Mutex<HashMap<String, (Instant, Arc<RobotRules>)>>,
-    conversions: Semaphore,
+    conversions: Arc<Semaphore>,
 }
 
 /// What a page answered with, before it is converted.
@@ -74,7 +74,7 @@ impl PageFetcher {
             guard: AddressGuard::new(config.allow.clone()),
             rates: HostRates::new(config.per_host_per_minute),
             robots: Mutex::default(),
-            conversions: Semaphore::new(CONVERSIONS),
+            conversions: Arc::new(Semaphore::new(CONVERSIONS)),
             config,
         })
     }
@@ -101,9 +101,14 @@ impl PageFetcher {
             let shown: String = content_type.chars().take(64).collect();
             format!("the page has no text: its content type is {shown:?}")
         })?;
-        let _turn = self.conversions.acquire().await.map_err(|error| error.to_string())?;
+        let turn = Arc::clone(&self.conversions).acquire_owned().await;
+        let turn = turn.map_err(|error| error.to_string())?;
         let most = self.config.max_text;
-        let read = move || read_page(kind, &content_type, &bytes, most);
+        let read = move || {
+            // The turn ends with the conversion, also where its caller has stopped waiting.
+            let _turn = turn;
+            read_page(kind, &content_type, &bytes, most)
+        };
         let read = tokio::task::spawn_blocking(read).await;
         let page: PageText = read.map_err(|_| "the page cannot be read".to_owned())??;
         Ok(FetchedPage {
@@ -120,7 +125,7 @@ impl PageFetcher {
         let mut url = self.check_url(url)?;
         for _ in 0..=self.config.redirects {
             if self.config.robots {
-                let rules = self.rules_of(&url).await;
+                let rules = self.rules_of(&url).await?;
                 if !rules.allow(&path_and_query(&url)) {
                     return Err("the host's robots.txt does not allow this page".to_owned());
                 }
@@ -199,54 +204,50 @@ impl PageFetcher {
         Ok(Hop::Page(ReadPage { url: url.clone(), content_type, bytes, is_cut }))
     }
 
-    /// The rules of a URL's host. A host without a file allows everything; one whose file cannot be
-    /// read allows nothing.
-    async fn rules_of(&self, url: &Url) -> Arc<RobotRules> {
+    /// The rules of a URL's host. A host without a file allows everything; one that fails to send
+    /// its file allows nothing. A host that cannot be reached at all is an error.
+    async fn rules_of(&self, url: &Url) -> Result<Arc<RobotRules>, String> {
         let origin = url.origin().ascii_serialization();
         let known = self.robots.lock().get(&origin).cloned();
         if let Some((_, rules)) = known.filter(|(at, _)| at.elapsed() < ROBOTS_AGE) {
-            return rules;
+            return Ok(rules);
         }
-        let rules = Arc::new(self.read_rules(url).await);
+        let rules = Arc::new(self.read_rules(url).await?);
         let mut robots = self.robots.lock();
         if robots.len() >= ROBOTS_HOSTS {
             robots.clear();
         }
         robots.insert(origin, (Instant::now(), Arc::clone(&rules)));
-        rules
+        Ok(rules)
     }
 
-    async fn read_rules(&self, page: &Url) -> RobotRules {
+    async fn read_rules(&self, page: &Url) -> Result<RobotRules, String> {
         let mut url = page.clone();
         url.set_path("/robots.txt");
         url.set_query(None);
         for _ in 0..=self.config.redirects {
-            let Ok(answer) = self.request(&url).await else { return RobotRules::deny_all() };
+            let answer = self.request(&url).await?;
             let status = answer.status();
             if status.is_redirection() {
                 let to = answer.headers().get(LOCATION).and_then(|to| to.to_str().ok());
                 let to = to.and_then(|to| url.join(to).ok());
                 match to.and_then(|to| self.check_url(to.as_str()).ok()) {
                     Some(to) => url = to,
-                    None => return RobotRules::default(),
+                    None => return Ok(RobotRules::default()),
                 }
                 continue;
             }
             if status.is_client_error() {
-                return RobotRules::default();
+                return Ok(RobotRules::default());
             }
             if !status.is_success() {
-                return RobotRules::deny_all();
+                return Ok(RobotRules::deny_all());
             }
-            return match read_body(answer, ROBOTS_BYTES).await {
-                Ok((bytes, _)) => {
-                    let text = String::from_utf8_lossy(&bytes);
-                    RobotRules::parse(&text, &self.config.user_agent)
-                }
-                Err(_) => RobotRules::deny_all(),
-            };
+            let (bytes, _) = read_body(answer, ROBOTS_BYTES).await?;
+            let text = String::from_utf8_lossy(&bytes);
+            return Ok(RobotRules::parse(&text, &self.config.user_agent));
         }
-        RobotRules::default()
+        Ok(RobotRules::default())
     }
 }
 
