@@ -60,6 +60,7 @@ bench: ## measure the numbers of docs/SPECIFICATION.md; BENCH="--rounds 50 --onl
 	$(CARGO) build --release --bin cloche
 	$(CARGO) run --release -p cloche-bench -- $(BENCH)
 	$(CARGO) bench -p cloche-gateway --bench added_latency
+	$(CARGO) bench -p cloche-egress --bench network_path
 
 fuzz: ## fuzz every reader of untrusted bytes for FUZZ_SECONDS each (60), and the random tests for longer
 	scripts/fuzz
