@@ -1,3 +1,4 @@
+import io
 import unittest
 
 
@@ -9,7 +10,7 @@ class Tests(unittest.TestCase):
         self.assertEqual([1, 2], [1, 3])
 
 
-result = unittest.TextTestRunner(resultclass=unittest.TestResult).run(
+result = unittest.TextTestRunner(io.StringIO(), resultclass=unittest.TestResult).run(
     unittest.defaultTestLoader.loadTestsFromTestCase(Tests))
 print(result.testsRun, len(result.failures))
 print(result.failures[0][1])

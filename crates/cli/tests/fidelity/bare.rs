@@ -64,9 +64,17 @@ impl BareStart {
         let mounted = image.map_or_else(
             || "root=/; ".to_owned(),
             |image| {
-                let layers = image.layer_directories();
+                // The places that bubblewrap mounts on, which an image need not have.
+                let places = root.path().join("places");
+                for place in ["proc", "dev", "tmp", "home"] {
+                    fs::create_dir_all(places.join(place)).unwrap();
+                }
+                let mut layers = vec![places];
+                layers.extend(image.layer_directories());
                 let layers: Vec<_> = layers.iter().map(|path| path.display().to_string()).collect();
-                let (layers, root) = (layers.join(":"), root.path().display());
+                let merged = root.path().join("merged");
+                fs::create_dir(&merged).unwrap();
+                let (layers, root) = (layers.join(":"), merged.display());
                 format!("mount -t overlay none -o ro,lowerdir={layers} {root}; root={root}; ")
             },
         );

@@ -199,17 +199,44 @@ async fn a_registry_that_goes_away_is_named_and_the_next_pull_goes_on() {
     assert_eq!(stored(&host), (2, Vec::new()));
 }
 
+/// Adds the Python of this machine to a root, with code that runs whenever it starts.
+fn add_customized_python(root: &Path, code: &str) {
+    add_python(root);
+    let libraries = fs::read_dir(root.join("usr/lib")).unwrap().map(|it| it.unwrap().path());
+    let library = |path: &PathBuf| path.to_string_lossy().contains("/python3.");
+    let library = { libraries }.find(library).unwrap();
+    fs::write(library.join("sitecustomize.py"), code).unwrap();
+}
+
+#[tokio::test]
+async fn an_interpreter_that_the_suite_has_not_run_with_waits_and_is_not_forked() {
+    let Some(host) = Host::start().await else { return };
+    let Some(layouts) = Layouts::make(1000) else { return };
+    layouts.add_layer("base", "other", |root| {
+        add_customized_python(root, "import sys\nsys.abiflags = 't'\n");
+    });
+    let imported = import(&host, &layouts, "other");
+    let python = imported["interpreters"].as_array().unwrap().iter();
+    let python = { python }.find(|found| found["language"] == "python").unwrap();
+    assert_eq!(python["start"], "waiting", "{imported}");
+    let reason = python["reason"].as_str().unwrap();
+    assert!(reason.contains("a template needs CPython 3."), "{reason}");
+    assert!(reason.contains("; this is cpython 3.") && reason.ends_with('t'), "{reason}");
+    let shown = image(&host, &["inspect", "other:1"]);
+    assert!(shown.stdout.contains(reason), "{shown:?}");
+    let key = sandbox_key(&host, "s", "other:1");
+    for _ in 0..4 {
+        assert_eq!(output(&host, &key, "python", "print(6 * 7)").await, "42\n");
+    }
+}
+
 #[tokio::test]
 async fn events_say_which_interpreter_is_being_tried() {
     let Some(host) = Host::start().await else { return };
     let Some(layouts) = Layouts::make(1000) else { return };
     // It starts more slowly than one event follows another.
     layouts.add_layer("base", "slow", |root| {
-        add_python(root);
-        let libraries = fs::read_dir(root.join("usr/lib")).unwrap().map(|it| it.unwrap().path());
-        let library = |path: &PathBuf| path.to_string_lossy().contains("/python3.");
-        let library = { libraries }.find(library).unwrap();
-        fs::write(library.join("sitecustomize.py"), "import time\ntime.sleep(0.6)\n").unwrap();
+        add_customized_python(root, "import time\ntime.sleep(0.6)\n");
     });
     let archive = layouts.beside("slow.tar");
     let target = format!("oci-archive:{archive}:slow");

@@ -8,6 +8,7 @@ use super::{
     RawFd,
     errno::{Errno, Result},
     raw::syscall,
+    safe_calls::getpid,
     syscall_table::Call,
 };
 
@@ -72,30 +73,44 @@ fn clone_with_struct(request: CloneRequest) -> Result<CloneSide> {
     Ok(if pid == 0 { CloneSide::Child } else { CloneSide::Parent(pid as i32, pidfd) })
 }
 
-/// The address of a libc's thread id word. Only [`thread_id_address`] makes one.
+/// The address of the word that the kernel clears when the main thread of a libc ends. Only
+/// [`thread_id_address`] makes one.
 #[derive(Clone, Copy)]
-pub struct ThreadIdAddress(usize);
+pub struct ThreadIdAddress {
+    address: usize,
+    /// Whether the libc keeps its thread id there, as glibc does. With musl it is a lock, and the
+    /// guest runtime writes the thread id elsewhere.
+    holds_id: bool,
+}
 
-/// The address at which this thread's libc keeps its thread id; `NOSYS` if the kernel has no such
-/// query.
+/// The address that this process's libc has registered for its main thread, which must be the
+/// caller; `NOSYS` if the kernel has no such query.
 pub fn thread_id_address() -> Result<ThreadIdAddress> {
     const PR_GET_TID_ADDRESS: usize = 40;
     let mut address = 0_usize;
     let address_at = (&raw mut address) as usize;
     // SAFETY: the kernel writes one pointer-sized word into `address`.
     unsafe { syscall(Call::Prctl, [PR_GET_TID_ADDRESS, address_at, 0, 0, 0, 0])? };
-    if address == 0 { Err(Errno::NOSYS) } else { Ok(ThreadIdAddress(address)) }
+    if address == 0 {
+        return Err(Errno::NOSYS);
+    }
+    // SAFETY: the libc has registered an aligned `int` of its own, which lives as long as the
+    // process; no other thread exists that could write it now.
+    let word = unsafe { (address as *const i32).read_volatile() };
+    Ok(ThreadIdAddress { address, holds_id: word == getpid() })
 }
 
 /// Forks a process that runs a libc: the kernel writes the child's thread id to the address where
-/// the libc keeps it, as the libc's own fork does.
-pub fn fork_under_libc(ThreadIdAddress(address): ThreadIdAddress) -> Result<Option<i32>> {
-    const SETTID_CLEARTID_SIGCHLD: usize = 0x0100_0000 | 0x0020_0000 | 17;
+/// the libc keeps it, as the libc's own fork does, and clears the word when the child ends.
+pub fn fork_under_libc(libc: ThreadIdAddress) -> Result<Option<i32>> {
+    const CLEARTID_SIGCHLD: usize = 0x0020_0000 | 17;
+    const SETTID: usize = 0x0100_0000;
+    let ThreadIdAddress { address, holds_id } = libc;
+    let flags = if holds_id { CLEARTID_SIGCHLD | SETTID } else { CLEARTID_SIGCHLD };
     // SAFETY: `address` is what the main thread's libc has registered, valid for the life of the
     // process; a copy of the process has it at the same address. Which of the last two arguments it
     // is depends on the architecture; the other one is not used without CLONE_SETTLS.
-    let pid =
-        unsafe { syscall(Call::Clone, [SETTID_CLEARTID_SIGCHLD, 0, 0, address, address, 0])? };
+    let pid = unsafe { syscall(Call::Clone, [flags, 0, 0, address, address, 0])? };
     Ok((pid != 0).then_some(pid as i32))
 }
 

@@ -45,7 +45,8 @@ def _noting_code(member, noted):
             try:
                 frame(1)
             except ValueError:
-                noted.append(value)
+                # Another object would stay alive by this list, and its module by that.
+                noted.append(value if type(value) in (int, str, type(None)) else ...)
             return value
 
         def __set__(self, instance, value):

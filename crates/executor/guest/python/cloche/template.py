@@ -59,6 +59,8 @@ class Template:
         self.after_fork = self.python.PyOS_AfterFork_Child
         self.wait = self.library.cloche_wait
         self.wait.restype = ctypes.c_size_t
+        self.native_id = sys.modules["_thread"].get_native_id
+        self.thread_id = _find_thread_id(ctypes, self.native_id())
         self.fast_exit = FastExit(self.python, preloaded, self.library.cloche_leave)
         self.fast_exit.install()
         preloaded.put_finders_away(known)
@@ -96,6 +98,8 @@ class Template:
         self.python.PyOS_BeforeFork()
         self.library.cloche_serve(protocol.FORK_FD, self.given)
         # From here on this is the guest of a new cell, with every wall up.
+        if self.thread_id is not None:
+            self.thread_id.value = self.native_id()
         self.after_fork()
 
     def enter_cell(self):
@@ -132,6 +136,24 @@ def _require_own_imports(preloaded):
             message = "a template needs the module %s, which this interpreter lacks\n" % name
             os.write(2, message.encode())
             os._exit(1)
+
+
+def _find_thread_id(ctypes, thread_id):
+    """The word in which musl keeps the id of the main thread, which its own fork would update. None
+    with another C library: the kernel writes it there.
+    """
+    libc = ctypes.PyDLL(None)
+    if hasattr(libc, "gnu_get_libc_version"):
+        return None
+    libc.pthread_self.restype = ctypes.c_size_t
+    address = libc.pthread_self()
+    # Behind the pointers at the beginning of the description of a thread.
+    for offset in range(24, 128, 4):
+        word = ctypes.c_int.from_address(address + offset)
+        if word.value == thread_id:
+            return word
+    os.write(2, b"a template does not know where this C library keeps the id of a thread\n")
+    os._exit(1)
 
 
 def _prepare_given(ctypes):
