@@ -14,8 +14,10 @@ mod contestants;
 mod figures;
 mod homes;
 mod leftovers;
+mod memory_store;
 mod rounds;
 mod runtimes;
+mod storage;
 mod tenants;
 mod warm;
 
@@ -60,6 +62,7 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
         rounds::measure_cold_starts(arguments).await?;
         warm::measure_warm_runs(arguments).await.map_err(|error| error.to_string())?;
         homes::measure_homes(arguments).await.map_err(|error| error.to_string())?;
+        storage::measure_storage(arguments).await.map_err(|error| error.to_string())?;
         Ok::<(), Box<dyn Error>>(())
     })?;
     tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;

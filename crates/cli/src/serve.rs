@@ -153,7 +153,8 @@ async fn serve_requests(
     layers.claim_store()?;
     let executor = match local {
         Some((process, config)) => {
-            let config = ExecutorConfig { layers: Some(layers.clone()), ..config };
+            let storage = settings.storage_config()?;
+            let config = ExecutorConfig { layers: Some(layers.clone()), storage, ..config };
             Some(Executor::with_spawner(process, config).await?)
         }
         None => None,

@@ -41,5 +41,6 @@ pub use server::{
     run::RunIo,
     run_error::RunError,
     spawner_client::SpawnError,
+    storage_mounts::StorageConfig,
     warm::DEFAULT_PRELOAD,
 };

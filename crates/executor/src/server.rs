@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities). Runs programs in cells that the spawner makes.
 //!
-//! A reader begins with `run`: one run in five steps. `executor` starts and stops; `pool`,
+//! A reader begins with `run`: one run in six steps. `executor` starts and stops; `pool`,
 //! `pool_bucket` and `warm` hold cells that wait for a job; `spawner_client` speaks to the spawner.
 
 pub(crate) mod cell;
@@ -26,4 +26,5 @@ pub(crate) mod run;
 pub(crate) mod run_error;
 pub(crate) mod spawner_client;
 pub(crate) mod spawner_process;
+pub(crate) mod storage_mounts;
 pub(crate) mod warm;

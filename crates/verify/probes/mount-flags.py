@@ -10,6 +10,7 @@ WANTED = {
     "/dev/shm": "nosuid nodev",
     "/home/baponi": "nosuid nodev",
     "/tmp": "nosuid nodev",
+    "/data": "nosuid nodev",
     "/proc": "nosuid nodev noexec",
     "/proc/sys": "ro nosuid nodev noexec",
     "/proc/fs": "ro nosuid nodev noexec",

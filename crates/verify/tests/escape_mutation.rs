@@ -71,6 +71,7 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("home", &["writable-places"]),
     ("tmp", &["writable-places", "left-files"]),
     ("shm", &["writable-places", "left-files"]),
+    ("data", &["mount-flags"]),
     ("rlimit:core", &["core-dump"]),
     ("rlimit:open-files", &["open-files"]),
     ("rlimit:signals", &["timers"]),

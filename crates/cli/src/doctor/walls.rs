@@ -86,7 +86,7 @@ const KINDS: [WallKind; 24] = [
     WallKind(
         "root",
         "reaching files outside the image",
-        &["root:", "image:", "read-only:/usr", "home", "tmp", "shm"],
+        &["root:", "image:", "read-only:/usr", "home", "tmp", "shm", "data"],
     ),
     WallKind("dev", "the host's devices", &["dev", "read-only:/dev"]),
     WallKind(

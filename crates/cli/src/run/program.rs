@@ -8,7 +8,8 @@ use std::{
 };
 
 use cloche_model::{
-    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, RunLimits, RunSpec,
+    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, MountSlug, MountSource,
+    MountSpec, RunLimits, RunSpec,
 };
 
 use super::RunArguments;
@@ -41,6 +42,10 @@ pub(super) enum UsageError {
     Name(#[from] InvalidFileName),
     #[error("two files would have the name {0} in the sandbox")]
     Twice(FileName),
+    #[error("two mounts would have the path /data/{0}")]
+    MountedTwice(MountSlug),
+    #[error("{} is not a directory: --mount takes directories", .0.display())]
+    NoDirectory(PathBuf),
     #[error("the program and its files exceed the disk limit of {0}; raise it with --disk")]
     TooBig(ByteSize),
 }
@@ -71,6 +76,7 @@ impl ResolvedRun {
         spec.files = read_input_files(&arguments.files, language, &mut budget)?;
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;
+        spec.mounts = check_mounts(arguments.mounts)?;
         Ok(Self {
             spec,
             json: arguments.json,
@@ -78,6 +84,21 @@ impl ResolvedRun {
             allow_missing: arguments.allow_missing,
         })
     }
+}
+
+/// Checks what would only be seen when the cell exists.
+fn check_mounts(mounts: Vec<MountSpec>) -> Result<Vec<MountSpec>, UsageError> {
+    for (at, mount) in mounts.iter().enumerate() {
+        if mounts[..at].iter().any(|other| other.slug == mount.slug) {
+            return Err(UsageError::MountedTwice(mount.slug.clone()));
+        }
+        if let MountSource::Directory(path) = &mount.source
+            && !path.is_dir()
+        {
+            return Err(UsageError::NoDirectory(path.clone()));
+        }
+    }
+    Ok(mounts)
 }
 
 fn run_limits(arguments: &RunArguments) -> RunLimits {

@@ -23,7 +23,6 @@ mod connections;
 mod contract_examples;
 mod crashes;
 mod execute;
-mod fake_store;
 mod first_start;
 mod help;
 mod host;

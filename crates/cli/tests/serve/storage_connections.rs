@@ -7,7 +7,6 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
-    fake_store::start_fake_store,
     host::Host,
     moto::Moto,
     support::{Ended, binary, ended},
@@ -147,30 +146,6 @@ async fn a_check_says_what_is_wrong_with_a_connection() {
     let failed = operator(&host, &["storage", "check", "later"], "");
     assert_eq!(failed.code, 1);
     assert!(failed.stderr.contains("the bucket does not exist"), "{failed:?}");
-}
-
-#[tokio::test]
-async fn google_cloud_storage_and_azure_are_tried_in_their_own_protocols() {
-    let Some(host) = Host::start().await else { return };
-    let (url, seen) = start_fake_store();
-    let words = ["storage", "create", "gcs", "--kind", "gcs", "--bucket", "bucket"];
-    let access = ["--endpoint", &url, "--allow-private-endpoint"];
-    operator_json(&host, &[&words[..], &access].concat(), "");
-    let first: Vec<_> = seen.lock().unwrap().drain(..).collect();
-    let methods: Vec<_> = first.iter().map(|[method, ..]| method.as_str()).collect();
-    assert_eq!(methods, ["GET", "PUT", "GET", "DELETE"], "{first:?}");
-    assert!(first[1][1].starts_with("/bucket/.cloche-probe-"), "{first:?}");
-
-    let words = ["storage", "create", "azure", "--kind", "azure", "--bucket", "container"];
-    let more = ["--account", "account", "--prefix", "a/b", "--secret-file", "-"];
-    let key = "c2VjcmV0LWtleQ==";
-    operator_json(&host, &[&words[..], &access, &more].concat(), key);
-    let then: Vec<_> = seen.lock().unwrap().drain(..).collect();
-    assert_eq!(then.len(), 4, "{then:?}");
-    assert!(then[1][1].contains("/container/a/b/.cloche-probe-"), "{then:?}");
-    assert!(then.iter().all(|[.., auth]| auth.starts_with("SharedKey account:")), "{then:?}");
-    let refused = operator(&host, &[&words[..3], &["--kind", "azure", "--bucket", "c"]].concat(), "");
-    assert!(refused.stderr.contains("account"), "{refused:?}");
 }
 
 #[tokio::test]

@@ -300,9 +300,8 @@ mod tests {
         assert!(check_connection(&connection()).is_ok());
         assert!(check_connection(&with(ObjectStoreKind::S3, part("access_key_id"))).is_err());
         assert!(check_connection(&with(ObjectStoreKind::S3, part("account_key"))).is_err());
-        let document = |text: &str| {
-            SecretVars::from([("service_account_key".to_owned(), Secret::new(text))])
-        };
+        let document =
+            |text: &str| SecretVars::from([("service_account_key".to_owned(), Secret::new(text))]);
         for (text, is_good) in [
             (r#"{"client_email": "a@b.example", "private_key": "k"}"#, true),
             (r#"{"gcs_base_url": "http://169.254.169.254", "disable_oauth": true}"#, false),

@@ -99,6 +99,8 @@ pub(crate) enum SpawnerRequest {
     MountImage { image: ImageNumber, layers: Vec<String> },
     /// Mount a home in a cell that has run nothing yet.
     Home { cell: CellId, home: HomeRequest },
+    /// Mount storage in a cell that has run nothing yet. Carries the socket of its mount server.
+    Storage { cell: CellId, mounts: Vec<StorageMountRequest> },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
     /// a pipe for the packer's report, and the merged directory if the first is an overlay's upper.
     Pack { request: PackRequest },
@@ -117,6 +119,14 @@ pub(crate) struct HomeRequest {
     pub(crate) elsewhere: (u64, u64),
     /// Top-level names that the run needs for its own files.
     pub(crate) placed: Vec<String>,
+}
+
+/// A storage mount: a directory of `/data`. What is behind it, only the mount server knows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StorageMountRequest {
+    /// Its name in `/data`, a plain name.
+    pub(crate) slug: String,
+    pub(crate) read_only: bool,
 }
 
 /// Whether a name from a packet is one path component, so that it names an entry of the directory
@@ -175,6 +185,10 @@ pub(crate) enum SpawnerEvent {
     /// The home has a directory with the name of a file that the run needs.
     #[serde(rename = "Blocked")]
     HomeBlocked { cell: CellId, name: String },
+    /// The storage of a cell was mounted.
+    StorageMounted { cell: CellId },
+    /// The storage of a cell could not be mounted: which one, and why.
+    StorageRefused { cell: CellId, slug: String, reason: String },
     /// A cell is gone: its processes, its mounts, and its cgroup unless that is reused. Carries the
     /// usage, which was read before.
     Gone { cell: CellId, used: CellUsage },

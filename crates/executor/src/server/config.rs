@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cloche_layers::Layers;
 
-use super::pool::PoolSettings;
+use super::{pool::PoolSettings, storage_mounts::StorageConfig};
 
 /// How an executor is set up.
 #[derive(Clone)]
@@ -30,6 +30,8 @@ pub struct ExecutorConfig {
     /// Whether the host's Python packages are hidden, so that programs have the standard library
     /// only.
     pub hides_packages: bool,
+    /// Where volumes and spool files are.
+    pub storage: StorageConfig,
     /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
 }
@@ -46,6 +48,7 @@ impl ExecutorConfig {
             unpacked_layers: None,
             contained: None,
             hides_packages: false,
+            storage: StorageConfig::default(),
             names_files: false,
         }
     }

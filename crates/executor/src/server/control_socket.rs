@@ -24,6 +24,8 @@ pub(crate) struct ControlSocket {
     socket: UnixStream,
     is_ready: bool,
     home: Option<OwnedFd>,
+    /// Every process but pid 1 has ended.
+    is_alone: bool,
 }
 
 /// Why a cell is not ready.
@@ -37,7 +39,12 @@ pub(crate) enum NotReady {
 impl ControlSocket {
     pub(crate) fn new(socket: StdStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self { socket: UnixStream::from_std(socket)?, is_ready: false, home: None })
+        Ok(Self {
+            socket: UnixStream::from_std(socket)?,
+            is_ready: false,
+            home: None,
+            is_alone: false,
+        })
     }
 
     /// The next report; `None` when pid 1 is gone. Cancel-safe: no report is lost.
@@ -69,10 +76,16 @@ impl ControlSocket {
     /// may only be stopped. Returns when pid 1 has confirmed it, or is gone: then the kernel has
     /// killed the others.
     pub(crate) async fn end_processes(&mut self) -> io::Result<()> {
+        if self.is_alone {
+            return Ok(());
+        }
         // It is no error if pid 1 is gone and does not read this.
         let _ = self.socket.try_write(b"!");
         match timeout(END_TIMEOUT, self.next_report()).await {
-            Ok(Some(CellReport::Alone) | None) => Ok(()),
+            Ok(Some(CellReport::Alone) | None) => {
+                self.is_alone = true;
+                Ok(())
+            }
             Ok(Some(_)) => Err(io::ErrorKind::InvalidData.into()),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }

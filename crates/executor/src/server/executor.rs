@@ -16,6 +16,7 @@ use super::{
     run_error::RunError,
     spawner_client::{CellSource, SpawnError, SpawnerClient},
     spawner_process::SpawnerProcess,
+    storage_mounts::StorageConfig,
     warm,
 };
 use crate::protocol::SpawnKind;
@@ -54,6 +55,7 @@ pub(super) struct ExecutorInner {
     /// The directory in which contained cells have theirs.
     pub(super) contained: Option<PathBuf>,
     pub(super) hides_packages: bool,
+    pub(super) storage: StorageConfig,
     missing: Vec<(String, String)>,
 }
 
@@ -83,7 +85,7 @@ impl Executor {
             .pool
             .filter(|_| config.contained.is_none())
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let ExecutorConfig { layers, names_files, contained, hides_packages, .. } = config;
+        let ExecutorConfig { layers, names_files, contained, hides_packages, storage, .. } = config;
         let inner = ExecutorInner {
             spawner,
             metrics,
@@ -92,6 +94,7 @@ impl Executor {
             names_files,
             contained,
             hides_packages,
+            storage,
             missing,
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -57,6 +57,14 @@ pub enum RunError {
     /// The home of a thread could not be mounted.
     #[error("the thread's home could not be mounted")]
     Home(#[source] HomeError),
+    /// A storage mount could not be made, so the program was not started.
+    #[error("storage mount {slug:?} failed: {reason}")]
+    Storage {
+        /// The name of the mount.
+        slug: String,
+        /// Why.
+        reason: String,
+    },
     /// The program has run, but the files that it wrote to its home could not be stored.
     #[error("the files that the program wrote could not be stored")]
     Commit(#[source] CommitError),

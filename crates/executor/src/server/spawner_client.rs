@@ -31,7 +31,7 @@ use super::{
 };
 use crate::protocol::{
     self, CellConfig, CellId, HomeRequest, ImageNumber, PackRequest, PacketBuffer, ProtocolError,
-    RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest,
+    RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, StorageMountRequest,
 };
 
 /// Why the spawner did not do what was asked.
@@ -73,6 +73,7 @@ struct SpawnerConnection {
 struct CellWaiters {
     spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
+    storage_mounts: HashMap<CellId, oneshot::Sender<Result<(), (String, String)>>>,
     image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,
     /// Every cell that is not gone yet, with the image that it keeps mounted.
     alive: HashMap<CellId, (CellExit, Option<Arc<MountedImage>>)>,
@@ -197,6 +198,27 @@ impl SpawnerClient {
             return Err(SpawnError::SpawnerLost);
         }
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
+    }
+
+    /// Mounts storage in a cell that waits for its job. `server` is the socket of its mount server.
+    /// The error names the mount that failed and says why.
+    pub(crate) async fn mount_storage(
+        &self,
+        cell: CellId,
+        mounts: Vec<StorageMountRequest>,
+        server: BorrowedFd<'_>,
+    ) -> Result<(), (String, String)> {
+        let first = mounts.first().map_or_else(String::new, |mount| mount.slug.clone());
+        let lost = || (first.clone(), SpawnError::SpawnerLost.to_string());
+        let (answer, answered) = oneshot::channel();
+        self.shared.lock_waiters().storage_mounts.insert(cell, answer);
+        let request = SpawnerRequest::Storage { cell, mounts };
+        if self.shared.send_request(request, &[server]).await.is_err() {
+            self.shared.lock_waiters().storage_mounts.remove(&cell);
+            return Err(lost());
+        }
+        let mounted = answered.await.map_err(|_| lost())?;
+        mounted.map_err(|(slug, why)| (if slug.is_empty() { first } else { slug }, why))
     }
 
     /// Mounts an image.
@@ -353,6 +375,10 @@ impl SpawnerConnection {
                     let _ = waiter.send(Err(SpawnError::Blocked(name)));
                 }
             }
+            SpawnerEvent::StorageMounted { cell } => self.answer_storage(cell, Ok(())),
+            SpawnerEvent::StorageRefused { cell, slug, reason } => {
+                self.answer_storage(cell, Err((slug, reason)));
+            }
             SpawnerEvent::Gone { cell, used } => {
                 let gone = self.lock_waiters().alive.remove(&cell);
                 if let Some((exit, _image)) = gone {
@@ -360,6 +386,12 @@ impl SpawnerConnection {
                 }
                 self.cell_gone.notify_waiters();
             }
+        }
+    }
+
+    fn answer_storage(&self, cell: CellId, answer: Result<(), (String, String)>) {
+        if let Some(waiter) = self.lock_waiters().storage_mounts.remove(&cell) {
+            let _ = waiter.send(answer);
         }
     }
 

@@ -244,6 +244,7 @@ impl<'a> CellRegistry<'a> {
             exceeded_kernel_memory: false,
             watch,
             directory: None,
+            mount_server: None,
             gauges_released: false,
             used: CellUsage::default(),
         });
@@ -278,6 +279,16 @@ impl<'a> CellRegistry<'a> {
     pub(super) fn running_cell(&self, cell: CellId) -> Option<(u32, BorrowedFd<'_>)> {
         let record = self.cells.get(&cell)?;
         Some((record.slot, record.state.pidfd()?))
+    }
+
+    /// Records the mount server of a cell, which ends with it.
+    pub(super) fn set_mount_server(&mut self, cell: CellId, server: OwnedFd) {
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.mount_server = Some(server);
+            if record.kill_requested {
+                record.kill_mount_server();
+            }
+        }
     }
 
     /// The gauges of a cell, if it has a cgroup.
@@ -316,6 +327,7 @@ impl<'a> CellRegistry<'a> {
                     self.poller.remove(pidfd);
                 }
                 record.state = CellState::Ended;
+                record.kill_mount_server();
                 let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
                 record.used = used.map(CellUsage::from).unwrap_or_default();
                 record.used.oom_kills += u64::from(record.exceeded_kernel_memory);

@@ -23,10 +23,11 @@ use super::{
     plan_cache::PlanCache,
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
+    storage_mounter::{StorageMountError, StorageMounter},
 };
 use crate::protocol::{
     self, CellId, CellUsage, HomeRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
-    SpawnerRequest,
+    SpawnerRequest, StorageMountRequest,
 };
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -69,6 +70,7 @@ struct EventLoop<'a> {
     socket: BorrowedFd<'a>,
     cells: CellRegistry<'a>,
     homes: HomeMounter,
+    storage: StorageMounter,
     lock_watch: LockWatch,
 }
 
@@ -85,9 +87,10 @@ impl<'a> EventLoop<'a> {
         let packer =
             PackerProcess { privileged: host.privileged, first_guest: host.ids.guest_id(0) };
         let homes = HomeMounter::new(host.privileged.then_some(host.ids));
+        let storage = StorageMounter::new(host.privileged.then_some(host.ids));
         let plans = PlanCache::new(host, change);
         let cells = CellRegistry::new(plans, PreparedResources::new(packer), poller);
-        Ok(Self { socket: socket.as_fd(), cells, homes, lock_watch })
+        Ok(Self { socket: socket.as_fd(), cells, homes, storage, lock_watch })
     }
 
     fn serve(&mut self) -> Result<(), ProtocolError> {
@@ -186,6 +189,7 @@ impl<'a> EventLoop<'a> {
                 self.send_event(&event)
             }
             SpawnerRequest::Home { cell, home } => self.mount_home(cell, &home),
+            SpawnerRequest::Storage { cell, mounts } => self.mount_storage(cell, &mounts, fds),
             SpawnerRequest::Pack { request } => {
                 self.cells.prepared.pack_upper_dir(&request, fds);
                 Ok(())
@@ -211,6 +215,29 @@ impl<'a> EventLoop<'a> {
             Err(error) => {
                 let reason = error.to_string();
                 self.send_event(&SpawnerEvent::HomeRefused { cell, reason })
+            }
+        }
+    }
+
+    /// Mounts storage in a cell that waits for its job, and reports.
+    fn mount_storage(
+        &mut self,
+        cell: CellId,
+        mounts: &[StorageMountRequest],
+        fds: &[OwnedFd],
+    ) -> Result<(), ProtocolError> {
+        let mounted = match self.cells.running_cell(cell) {
+            Some((slot, pidfd)) => self.storage.mount(slot, pidfd, mounts, fds),
+            None => Err(StorageMountError::without_slug("the cell is gone")),
+        };
+        match mounted {
+            Ok(server) => {
+                self.cells.set_mount_server(cell, server);
+                self.send_event(&SpawnerEvent::StorageMounted { cell })
+            }
+            Err(StorageMountError { slug, source }) => {
+                let reason = source.to_string();
+                self.send_event(&SpawnerEvent::StorageRefused { cell, slug, reason })
             }
         }
     }

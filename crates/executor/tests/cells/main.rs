@@ -21,6 +21,7 @@ mod images;
 mod pool_groups;
 mod random_homes;
 mod reuse;
+mod storage;
 mod strict;
 
 fn main() -> ExitCode {
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
                 pool_groups::TESTS,
                 random_homes::TESTS,
                 reuse::TESTS,
+                storage::TESTS,
                 strict::TESTS,
             ]
             .concat(),
