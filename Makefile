@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 # The entry points of the fuzz targets, so that lints see them.
-FUZZING = cloche-jail/fuzzing,cloche-egress/fuzzing,cloche-layers/fuzzing,cloche-images/fuzzing,cloche-executor/fuzzing,cloche-gateway/fuzzing
+FUZZING = cloche-jail/fuzzing,cloche-interception/fuzzing,cloche-egress/fuzzing,cloche-layers/fuzzing,cloche-images/fuzzing,cloche-mounts/fuzzing,cloche-executor/fuzzing,cloche-gateway/fuzzing
 
 HAS_NEXTEST = $(CARGO) nextest --version >/dev/null 2>&1
 # The same as in .config/nextest.toml, for a host without nextest.

@@ -15,10 +15,12 @@ mod figures;
 mod homes;
 mod images;
 mod leftovers;
+mod memory_store;
 mod networks;
 mod rounds;
 mod runtimes;
 mod server;
+mod storage;
 mod tenants;
 mod warm;
 
@@ -67,6 +69,7 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
         warm::measure_warm_runs(arguments).await.map_err(|error| error.to_string())?;
         homes::measure_homes(arguments).await.map_err(|error| error.to_string())?;
         networks::measure_networks(arguments).await.map_err(|error| error.to_string())?;
+        storage::measure_storage(arguments).await.map_err(|error| error.to_string())?;
         Ok::<(), Box<dyn Error>>(())
     })?;
     tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;

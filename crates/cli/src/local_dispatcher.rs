@@ -201,6 +201,7 @@ fn dispatch_error(error: RunError) -> DispatchError {
         RunError::NoInterpreter(_)
         | RunError::NotInImage { .. }
         | RunError::OtherRoot(_)
+        | RunError::Storage { .. }
         | RunError::Substrate { .. } => DispatchError::Impossible(error.to_string()),
         RunError::Home(HomeError::Mount(SpawnError::Blocked(_))) => {
             DispatchError::Impossible(error.source().map_or_else(String::new, ToString::to_string))

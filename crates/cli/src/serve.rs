@@ -184,8 +184,8 @@ async fn serve_requests(
             if let Err(error) = &broker {
                 tracing::error!(%error, "the network broker did not start; no sandbox has a network");
             }
-            let broker = broker.ok();
-            let config = ExecutorConfig { layers: Some(layers.clone()), broker, ..config };
+            let (broker, storage) = (broker.ok(), settings.storage_config()?);
+            let config = ExecutorConfig { layers: Some(layers.clone()), broker, storage, ..config };
             Some(Executor::with_spawner(spawner, config).await?)
         }
         None => None,

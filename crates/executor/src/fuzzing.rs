@@ -101,6 +101,10 @@ fn check_names(request: &SpawnerRequest) {
             let placed = request.placed.iter().filter(|placed| is_plain_name(&placed.name));
             assert!(placed.into_iter().all(|placed| is_one_part(&placed.name)));
         }
+        SpawnerRequest::Storage { mounts, .. } => {
+            let plain = mounts.iter().filter(|mount| is_plain_name(&mount.slug));
+            assert!(plain.into_iter().all(|mount| is_one_part(&mount.slug)));
+        }
         SpawnerRequest::Contain { directory, .. } => {
             assert!(!is_plain_name(directory) || is_one_part(directory), "{directory:?}");
         }

@@ -44,6 +44,7 @@ pub use server::{
     run::RunIo,
     run_error::RunError,
     spawner_client::SpawnError,
+    storage_mounts::StorageConfig,
     tool_socket::CellCall,
     warm::DEFAULT_PRELOAD,
 };

@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities). Runs programs in cells that the spawner makes.
 //!
-//! A reader begins with `run`: one run in five steps. `executor` starts and stops; `pool`,
+//! A reader begins with `run`: one run in six steps. `executor` starts and stops; `pool`,
 //! `pool_bucket` and `warm` hold cells that wait for a job; `spawner_client` speaks to the spawner.
 
 pub(crate) mod cell;
@@ -29,6 +29,7 @@ pub(crate) mod run;
 pub(crate) mod run_error;
 pub(crate) mod spawner_client;
 pub(crate) mod spawner_process;
+pub(crate) mod storage_mounts;
 pub(crate) mod substrates;
 pub(crate) mod tool_socket;
 pub(crate) mod warm;

@@ -28,6 +28,7 @@ mod poller;
 mod prepared;
 mod process_watch;
 mod scratch_dir;
+mod storage_mounter;
 mod supervisor;
 mod template_connection;
 mod tool_socket;

@@ -113,7 +113,9 @@ impl StorageConnection {
         let part = |name: &str| self.credentials.get(name).cloned();
         let account = self.account.clone().unwrap_or_default();
         match self.kind {
-            _ if self.credentials.is_empty() => Ok(ObjectCredentials::Anonymous),
+            ObjectStoreKind::S3 | ObjectStoreKind::Gcs if self.credentials.is_empty() => {
+                Ok(ObjectCredentials::Anonymous)
+            }
             ObjectStoreKind::S3 => match (part("access_key_id"), part("secret_access_key")) {
                 (Some(id), Some(secret)) => Ok(ObjectCredentials::AccessKey {
                     id: id.reveal().to_owned(),

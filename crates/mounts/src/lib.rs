@@ -6,7 +6,8 @@
 //! that shows both to one cell. It knows no tenant, no request and no cell.
 
 mod error;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
 pub mod fuzzing;
 mod objects;
 mod protocol;

@@ -10,7 +10,7 @@ mod storage;
 
 pub(crate) use endpoint_access::parse_roots;
 pub use endpoint_access::{EndpointAccess, LookupFuture, SystemAccess, trusted_roots};
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use listing::filter_listing;
 pub use object_path::ObjectPath;
 pub use storage::{ListPage, ListedObject, ObjectBody, ObjectInfo, ObjectStorage, PutCondition};

@@ -11,6 +11,7 @@ WANTED = {
     "/home/baponi": "nosuid nodev",
     "/tmp": "nosuid nodev",
     "/run/secrets": "nosuid nodev",
+    "/data": "nosuid nodev",
     "/proc": "nosuid nodev noexec",
     "/proc/sys": "ro nosuid nodev noexec",
     "/proc/fs": "ro nosuid nodev noexec",

@@ -72,6 +72,7 @@ const GUARDS: &[(&str, &[&str])] = &[
     ("tmp", &["writable-places", "left-files"]),
     ("shm", &["writable-places", "left-files"]),
     ("secrets", &["writable-places"]),
+    ("data", &["mount-flags"]),
     ("rlimit:core", &["core-dump"]),
     ("rlimit:open-files", &["open-files"]),
     ("rlimit:signals", &["timers"]),

@@ -86,7 +86,7 @@ const KINDS: [WallKind; 24] = [
     WallKind(
         "root",
         "reaching files outside the image",
-        &["root:", "image:", "read-only:/usr", "home", "tmp", "shm", "secrets"],
+        &["root:", "image:", "read-only:/usr", "home", "tmp", "shm", "data", "secrets"],
     ),
     WallKind("dev", "the host's devices", &["dev", "read-only:/dev"]),
     WallKind(

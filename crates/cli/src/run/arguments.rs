@@ -3,7 +3,10 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
-use cloche_model::{ByteSize, CpuShare, Language, Substrate};
+use cloche_model::{
+    ByteSize, CpuShare, Invalid, Language, MountLimits, MountSlug, MountSource, MountSpec,
+    Substrate,
+};
 
 /// The arguments of `cloche run`.
 #[derive(Args)]
@@ -53,6 +56,9 @@ pub(crate) struct RunArguments {
     /// A file to copy into the program's directory; can be repeated.
     #[arg(long = "file", value_name = "PATH")]
     pub(super) files: Vec<PathBuf>,
+    /// A directory to show the program at /data/NAME; with :ro it is read-only. Can be repeated.
+    #[arg(long = "mount", value_name = "DIR:/data/NAME[:ro]", value_parser = parse_mount)]
+    pub(super) mounts: Vec<MountSpec>,
     /// Print one JSON object at the end instead of live output.
     #[arg(long)]
     pub(super) json: bool,
@@ -86,6 +92,25 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(seconds.min(LONGEST)))
 }
 
+/// Parses `DIR:/data/NAME` and `DIR:/data/NAME:ro`. The directory may contain colons.
+fn parse_mount(text: &str) -> Result<MountSpec, String> {
+    let invalid = || format!("cannot read {text:?} as a mount such as ./reports:/data/reports:ro");
+    let (rest, read_only) = match text.strip_suffix(":ro") {
+        Some(rest) => (rest, true),
+        None => (text.strip_suffix(":rw").unwrap_or(text), false),
+    };
+    let (directory, path) = rest.rsplit_once(':').ok_or_else(invalid)?;
+    let slug = path.strip_prefix("/data/").ok_or_else(invalid)?;
+    let slug: MountSlug = slug.parse().map_err(|error: Invalid| error.to_string())?;
+    if directory.is_empty() {
+        return Err(invalid());
+    }
+    // The user owns the directory, so no limit of ours applies to its files.
+    let limits = MountLimits { file_size: ByteSize(i64::MAX as u64), ..MountLimits::default() };
+    let source = MountSource::Directory(PathBuf::from(directory));
+    Ok(MountSpec { slug, source, read_only, limits })
+}
+
 /// Parses `NAME=VALUE`.
 pub(crate) fn parse_variable(text: &str) -> Result<(String, String), String> {
     let (name, value) =
@@ -114,6 +139,18 @@ mod tests {
         }
         for text in ["", "s", "0", "0ms", "-1", "inf", "NaN", "1e9", "5 s", "5d", "1.2.3"] {
             assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_mount_has_a_directory_and_a_name_below_data() {
+        let mount = parse_mount("/a:b:/data/reports:ro").unwrap();
+        assert_eq!((mount.slug.as_str(), mount.read_only), ("reports", true));
+        assert_eq!(mount.source, MountSource::Directory("/a:b".into()));
+        assert!(!parse_mount(".:/data/x").unwrap().read_only);
+        for text in ["", "x", "x:y", "x:/data/", "x:/data/a/b", "x:/data/..", ":/data/x", "x:/etc"]
+        {
+            assert!(parse_mount(text).is_err(), "{text}");
         }
     }
 

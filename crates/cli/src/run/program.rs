@@ -8,8 +8,8 @@ use std::{
 };
 
 use cloche_model::{
-    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, NetworkPolicy, RunLimits,
-    RunSpec,
+    ByteSize, FileName, InputFile, Invalid, InvalidFileName, Language, MountSlug, MountSource,
+    MountSpec, NetworkPolicy, RunLimits, RunSpec,
 };
 
 use super::RunArguments;
@@ -42,6 +42,10 @@ pub(super) enum UsageError {
     Name(#[from] InvalidFileName),
     #[error("two files would have the name {0} in the sandbox")]
     Twice(FileName),
+    #[error("two mounts would have the path /data/{0}")]
+    MountedTwice(MountSlug),
+    #[error("{} is not a directory: --mount takes directories", .0.display())]
+    NoDirectory(PathBuf),
     #[error("the program and its files exceed the disk limit of {0}; raise it with --disk")]
     TooBig(ByteSize),
 }
@@ -74,6 +78,7 @@ impl ResolvedRun {
         spec.env = arguments.env.into_iter().collect();
         spec.limits = limits;
         spec.sandbox.substrate = arguments.substrate;
+        spec.mounts = check_mounts(arguments.mounts)?;
         Ok(Self {
             spec,
             json: arguments.json,
@@ -81,6 +86,21 @@ impl ResolvedRun {
             allow_missing: arguments.allow_missing,
         })
     }
+}
+
+/// Checks what would only be seen when the cell exists.
+fn check_mounts(mounts: Vec<MountSpec>) -> Result<Vec<MountSpec>, UsageError> {
+    for (at, mount) in mounts.iter().enumerate() {
+        if mounts[..at].iter().any(|other| other.slug == mount.slug) {
+            return Err(UsageError::MountedTwice(mount.slug.clone()));
+        }
+        if let MountSource::Directory(path) = &mount.source
+            && !path.is_dir()
+        {
+            return Err(UsageError::NoDirectory(path.clone()));
+        }
+    }
+    Ok(mounts)
 }
 
 fn run_limits(arguments: &RunArguments) -> RunLimits {

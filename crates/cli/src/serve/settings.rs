@@ -13,10 +13,11 @@ use std::{
 use cloche_agent::AgentConfig;
 use cloche_egress::EgressSettings;
 use cloche_engine::{EngineConfig, GateConfig};
-use cloche_executor::{ExecutorConfig, PoolSettings};
+use cloche_executor::{ExecutorConfig, PoolSettings, StorageConfig};
 use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit};
+use cloche_mounts::VolumeStore;
 use cloche_store::KeySource;
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::Deserialize;
@@ -267,6 +268,15 @@ impl ServeSettings {
         config.allow_missing.clone_from(&self.allow_missing);
         config.pool = Some(self.pool.clone());
         config
+    }
+
+    /// The directories of volumes and of files that are being written to buckets. The confined
+    /// server makes them, so that they belong to it.
+    pub(super) fn storage_config(&self) -> io::Result<StorageConfig> {
+        let spool = self.data_dir.join("spool");
+        DirBuilder::new().recursive(true).mode(0o700).create(&spool)?;
+        let volumes = VolumeStore::open(self.data_dir.join("volumes"))?;
+        Ok(StorageConfig { volumes: Some(volumes), spool: Some(spool) })
     }
 
     /// Limits the connections to what the limit of open files allows.

@@ -121,7 +121,10 @@ async fn programs_of_every_language_have_the_credential_added_and_never_see_it()
         let with_secret = format!("https://allowed.example/echo Bearer {SECRET}");
         for (language, code) in [
             ("bash", "curl -sS https://allowed.example/echo"),
-            ("bash", "curl -sS -H \"Authorization: $CLOCHE_CREDENTIAL_API\" https://allowed.example/echo"),
+            (
+                "bash",
+                "curl -sS -H \"Authorization: $CLOCHE_CREDENTIAL_API\" https://allowed.example/echo",
+            ),
             ("bash", "env -i curl -sS https://allowed.example/echo"),
             ("python", PYTHON),
             ("node", NODE),

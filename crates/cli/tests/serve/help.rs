@@ -180,6 +180,7 @@ impl Subjects {
             "COUNT" | "DAYS" | "SECONDS" => "30".to_owned(),
             "WALL" => "cgroups".to_owned(),
             "NAME" => self.name(),
+            "DIR:/data/NAME[:ro]" => format!("{}:/data/sample:ro", self.host.directory().display()),
             "STORAGE" => {
                 let name = self.name();
                 let words = ["volume", "create", &name, "--quota", "1M"];

@@ -44,16 +44,6 @@ pub(crate) async fn put_object(moto: &Moto, key: &str, content: &str) {
     assert!(put.status().is_success(), "{put:?}");
 }
 
-/// The content of an object, if it is there.
-pub(crate) async fn get_object(moto: &Moto, key: &str) -> Option<String> {
-    let url = format!("http://{}/{BUCKET}/{key}", moto.address);
-    let got = reqwest::get(url).await.unwrap();
-    if got.status() == 404 {
-        return None;
-    }
-    Some(got.text().await.unwrap())
-}
-
 #[tokio::test]
 async fn a_connection_is_tried_before_it_is_saved_and_on_request() {
     let Some(moto) = Moto::start() else { return };

@@ -95,7 +95,23 @@ fn check_connection(connection: &StorageConnection) -> Result<(), Invalid> {
             "credentials: {name} must be 1 to {MAX_SECRET_BYTES} bytes"
         )));
     }
+    if let Some(document) = connection.credentials.get("service_account_key") {
+        check_service_account(document.reveal())?;
+    }
     connection.to_object_connection().map(drop)
+}
+
+/// A service account document names a key. It must not lead to another address or turn signing off,
+/// which the client library would obey.
+fn check_service_account(document: &str) -> Result<(), Invalid> {
+    let fields: serde_json::Map<String, serde_json::Value> = serde_json::from_str(document)
+        .map_err(|_| Invalid::new("credentials: service_account_key is not a JSON document"))?;
+    match ["gcs_base_url", "disable_oauth"].iter().find(|name| fields.contains_key(**name)) {
+        Some(name) => Err(Invalid::new(format!(
+            "credentials: service_account_key must not have {name}; use endpoint instead"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Letters, digits and some further characters, beginning with a letter or digit.
@@ -284,7 +300,16 @@ mod tests {
         assert!(check_connection(&connection()).is_ok());
         assert!(check_connection(&with(ObjectStoreKind::S3, part("access_key_id"))).is_err());
         assert!(check_connection(&with(ObjectStoreKind::S3, part("account_key"))).is_err());
-        assert!(check_connection(&with(ObjectStoreKind::Gcs, part("service_account_key"))).is_ok());
+        let document =
+            |text: &str| SecretVars::from([("service_account_key".to_owned(), Secret::new(text))]);
+        for (text, is_good) in [
+            (r#"{"client_email": "a@b.example", "private_key": "k"}"#, true),
+            (r#"{"gcs_base_url": "http://169.254.169.254", "disable_oauth": true}"#, false),
+            ("not json", false),
+        ] {
+            let checked = check_connection(&with(ObjectStoreKind::Gcs, document(text)));
+            assert_eq!(checked.is_ok(), is_good, "{text}");
+        }
         let azure = with(ObjectStoreKind::Azure, part("account_key"));
         assert!(check_connection(&azure).is_err(), "it has no account");
         let azure = StorageConnection { account: Some("acc".to_owned()), ..azure };

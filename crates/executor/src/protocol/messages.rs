@@ -113,6 +113,8 @@ pub(crate) enum SpawnerRequest {
     Network { cell: CellId, ipv6: bool },
     /// Mount the socket of the web tools in a cell that has run nothing yet.
     ToolSocket { cell: CellId },
+    /// Mount storage in a cell that has run nothing yet. Carries the socket of its mount server.
+    Storage { cell: CellId, mounts: Vec<StorageMountRequest> },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
     /// a pipe for the packer's report, and the merged directory if the first is an overlay's upper.
     Pack { request: PackRequest },
@@ -131,6 +133,14 @@ pub(crate) struct HomeRequest {
     pub(crate) elsewhere: (u64, u64),
     /// Top-level names that the run needs for its own files.
     pub(crate) placed: Vec<String>,
+}
+
+/// A storage mount: a directory of `/data`. What is behind it, only the mount server knows.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct StorageMountRequest {
+    /// Its name in `/data`, a plain name.
+    pub(crate) slug: String,
+    pub(crate) read_only: bool,
 }
 
 /// Whether a name from a packet is one path component, so that it names an entry of the directory
@@ -197,6 +207,10 @@ pub(crate) enum SpawnerEvent {
     ToolSocketMounted { cell: CellId },
     /// The socket of the web tools could not be mounted.
     ToolSocketRefused { cell: CellId, reason: String },
+    /// The storage of a cell was mounted.
+    StorageMounted { cell: CellId },
+    /// The storage of a cell could not be mounted: which one, and why.
+    StorageRefused { cell: CellId, slug: String, reason: String },
     /// A cell is gone: its processes, its mounts, and its cgroup unless that is reused. Carries the
     /// usage, which was read before.
     Gone { cell: CellId, used: CellUsage },

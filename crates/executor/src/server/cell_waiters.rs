@@ -13,6 +13,7 @@ use crate::protocol::{CellId, ImageNumber};
 pub(super) struct CellWaiters {
     pub(super) spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     pub(super) home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
+    pub(super) storage_mounts: HashMap<CellId, oneshot::Sender<Result<(), (String, String)>>>,
     pub(super) networks: HashMap<CellId, oneshot::Sender<Result<(), SpawnError>>>,
     pub(super) tool_sockets: HashMap<CellId, oneshot::Sender<Result<OwnedFd, SpawnError>>>,
     pub(super) image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use cloche_egress::BrokerClient;
 use cloche_layers::Layers;
 
-use super::pool::PoolSettings;
+use super::{pool::PoolSettings, storage_mounts::StorageConfig};
 
 /// How an executor is set up.
 #[derive(Clone)]
@@ -31,6 +31,8 @@ pub struct ExecutorConfig {
     /// Whether the host's Python packages are hidden, so that programs have the standard library
     /// only.
     pub hides_packages: bool,
+    /// Where volumes and spool files are.
+    pub storage: StorageConfig,
     /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
     /// The broker of networks. Without it, runs whose sandbox has a network are refused.
@@ -49,6 +51,7 @@ impl ExecutorConfig {
             unpacked_layers: None,
             contained: None,
             hides_packages: false,
+            storage: StorageConfig::default(),
             names_files: false,
             broker: None,
         }

@@ -29,6 +29,8 @@ pub(crate) struct ControlSocket {
     home: Option<OwnedFd>,
     /// What an OCI runtime said.
     words: Vec<u8>,
+    /// Every process but pid 1 has ended.
+    is_alone: bool,
 }
 
 /// Why a cell is not ready.
@@ -47,6 +49,7 @@ impl ControlSocket {
             is_ready: false,
             home: None,
             words: Vec::new(),
+            is_alone: false,
         })
     }
 
@@ -92,10 +95,16 @@ impl ControlSocket {
     /// may only be stopped. Returns when pid 1 has confirmed it, or is gone: then the kernel has
     /// killed the others.
     pub(crate) async fn end_processes(&mut self) -> io::Result<()> {
+        if self.is_alone {
+            return Ok(());
+        }
         // It is no error if pid 1 is gone and does not read this.
         let _ = self.socket.try_write(b"!");
         match timeout(END_TIMEOUT, self.next_report()).await {
-            Ok(Some(CellReport::Alone) | None) => Ok(()),
+            Ok(Some(CellReport::Alone) | None) => {
+                self.is_alone = true;
+                Ok(())
+            }
             Ok(Some(_)) => Err(io::ErrorKind::InvalidData.into()),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }

@@ -23,6 +23,7 @@ use super::{
     run_error::RunError,
     spawner_client::{CellSource, SpawnError, SpawnerClient},
     spawner_process::SpawnerProcess,
+    storage_mounts::StorageConfig,
     warm,
 };
 use crate::protocol::SpawnKind;
@@ -63,6 +64,7 @@ pub(super) struct ExecutorInner {
     pub(super) hides_packages: bool,
     /// The broker of networks. Without it no run has a network.
     pub(super) broker: Option<BrokerClient>,
+    pub(super) storage: StorageConfig,
     missing: Vec<(String, String)>,
     /// The substrates that were tried and can be used.
     pub(super) tried: Mutex<BTreeSet<Substrate>>,
@@ -94,7 +96,9 @@ impl Executor {
             .pool
             .filter(|_| config.contained.is_none())
             .map(|settings| Pool::new(Arc::clone(&spawner), Arc::clone(&metrics), settings));
-        let ExecutorConfig { layers, names_files, contained, hides_packages, broker, .. } = config;
+        let ExecutorConfig {
+            layers, names_files, contained, hides_packages, broker, storage, ..
+        } = config;
         let inner = ExecutorInner {
             spawner,
             metrics,
@@ -105,6 +109,7 @@ impl Executor {
             // A contained cell has no network namespace that could get a device.
             broker: broker.filter(|_| contained.is_none()),
             contained,
+            storage,
             missing,
             tried: Mutex::default(),
         };

@@ -1,4 +1,4 @@
-//! Runs in: server (no capabilities). One run, from its spec to its outcome, in five steps.
+//! Runs in: server (no capabilities). One run, from its spec to its outcome, in six steps.
 //!
 //! Four orders matter, and [`Executor::run`] is where they are visible. The layer is durable before
 //! the outcome names it. The home is packed before the cell is released. The cell is released
@@ -13,8 +13,8 @@ use std::{
 };
 
 use cloche_model::{
-    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, NetworkReport, OutputChunk, RunOutcome,
-    RunSpec, Substrate,
+    CpuPriority, HOST_IMAGE, HomeWrites, MemoryAccount, MountReport, NetworkReport, OutputChunk,
+    RunEnding, RunOutcome, RunSpec, Substrate,
 };
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +33,7 @@ use super::{
     pool::{PoolKey, PoolLookup, PoolRun},
     run_error::RunError,
     spawner_client::{CellSource, SpawnError},
+    storage_mounts::StorageMounts,
     tool_socket::{CellCall, ToolSocket},
     warm,
 };
@@ -77,12 +78,16 @@ impl Executor {
         let mounted = run.mount_home(home.as_ref(), &mut cell).await?;
         let network = run.attach_network(network, &cell).await?;
         let tool_socket = run.mount_tool_socket(io.tool_calls.take(), &mut cell).await?;
+        let storage = run.mount_storage(&mut cell).await?;
         let FinishedRun { mut outcome, cell_home, mut control } =
             run.watch_run(cell, job, io).await?;
         // Nothing that the program has left running may call a tool after its end.
         drop(tool_socket);
         let ended = Instant::now();
         outcome.network = run.finish_network(network).await;
+        if let Some(storage) = storage {
+            outcome.mounts = run.finish_storage(storage, outcome.ending, &mut control).await;
+        }
         outcome.written = run.commit_home(mounted, cell_home, &mut control).await?;
         // Pid 1 takes the cell apart when its control socket ends. The home is packed by now.
         control.release();
@@ -232,7 +237,34 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Step 4: gives the cell its job, and watches it until the program has ended, timed out or was
+    /// Step 4: mounts the storage of the run in the cell.
+    async fn mount_storage(&mut self, cell: &mut Cell) -> Result<Option<StorageMounts>, RunError> {
+        let ExecutorInner { storage, spawner, .. } = self.executor;
+        if matches!(self.place, HomePlace::Contained { .. })
+            && let Some(mount) = self.spec.mounts.first()
+        {
+            spawner.kill_cell(cell.id).await;
+            let reason = "contained cells cannot have storage mounts".to_owned();
+            return Err(RunError::Storage { slug: mount.slug.to_string(), reason });
+        }
+        StorageMounts::attach(&mut self.spec, storage, cell, spawner).await
+    }
+
+    /// Ends the storage of a run. What a program wrote is stored, unless it was stopped: then its
+    /// mount server is gone already.
+    async fn finish_storage(
+        &self,
+        storage: StorageMounts,
+        ending: RunEnding,
+        control: &mut ControlSocket,
+    ) -> Vec<MountReport> {
+        match ending {
+            RunEnding::TimedOut | RunEnding::Cancelled => storage.abandon(),
+            _ => storage.finish(control).await,
+        }
+    }
+
+    /// Step 5: gives the cell its job, and watches it until the program has ended, timed out or was
     /// cancelled.
     async fn watch_run(
         &mut self,
@@ -248,7 +280,7 @@ impl<'a> Run<'a> {
         finished
     }
 
-    /// Step 5: packs what the program wrote and stores it. The layer is durable when this returns.
+    /// Step 6: packs what the program wrote and stores it. The layer is durable when this returns.
     async fn commit_home(
         &mut self,
         mounted: Option<MountedHome>,

@@ -71,6 +71,14 @@ pub enum RunError {
     /// The sandbox has a network, and the run could not get it.
     #[error("the program was not started, because its network could not be set up")]
     Network(#[source] NetworkError),
+    /// A storage mount could not be made, so the program was not started.
+    #[error("storage mount {slug:?} failed: {reason}")]
+    Storage {
+        /// The name of the mount.
+        slug: String,
+        /// Why.
+        reason: String,
+    },
     /// The program has run, but the files that it wrote to its home could not be stored.
     #[error("the files that the program wrote could not be stored")]
     Commit(#[source] CommitError),

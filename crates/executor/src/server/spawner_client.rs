@@ -31,7 +31,7 @@ use super::{
 };
 use crate::protocol::{
     self, CellConfig, CellId, HomeRequest, ImageNumber, PackRequest, PacketBuffer, ProtocolError,
-    RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest,
+    RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, StorageMountRequest,
 };
 
 /// Why the spawner did not do what was asked.
@@ -209,6 +209,27 @@ impl SpawnerClient {
         answered.await.map_err(|_| SpawnError::SpawnerLost)?
     }
 
+    /// Mounts storage in a cell that waits for its job. `server` is the socket of its mount server.
+    /// The error names the mount that failed and says why.
+    pub(crate) async fn mount_storage(
+        &self,
+        cell: CellId,
+        mounts: Vec<StorageMountRequest>,
+        server: BorrowedFd<'_>,
+    ) -> Result<(), (String, String)> {
+        let first = mounts.first().map_or_else(String::new, |mount| mount.slug.clone());
+        let lost = || (first.clone(), SpawnError::SpawnerLost.to_string());
+        let (answer, answered) = oneshot::channel();
+        self.shared.lock_waiters().storage_mounts.insert(cell, answer);
+        let request = SpawnerRequest::Storage { cell, mounts };
+        if self.shared.send_request(request, &[server]).await.is_err() {
+            self.shared.lock_waiters().storage_mounts.remove(&cell);
+            return Err(lost());
+        }
+        let mounted = answered.await.map_err(|_| lost())?;
+        mounted.map_err(|(slug, why)| (if slug.is_empty() { first } else { slug }, why))
+    }
+
     /// Mounts an image.
     pub(super) async fn mount_image(
         &self,
@@ -376,6 +397,15 @@ impl SpawnerConnection {
             SpawnerEvent::NetworkRefused { cell, reason } => {
                 let waiter = self.lock_waiters().networks.remove(&cell);
                 answer_waiter(waiter, Err(SpawnError::Refused(reason)));
+            }
+            SpawnerEvent::StorageMounted { cell } => {
+                answer_waiter(self.lock_waiters().storage_mounts.remove(&cell), Ok(()))
+            }
+            SpawnerEvent::StorageRefused { cell, slug, reason } => {
+                answer_waiter(
+                    self.lock_waiters().storage_mounts.remove(&cell),
+                    Err((slug, reason)),
+                );
             }
             SpawnerEvent::Gone { cell, used } => {
                 let gone = self.lock_waiters().alive.remove(&cell);

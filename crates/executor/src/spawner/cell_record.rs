@@ -29,6 +29,8 @@ pub(super) struct CellRecord {
     pub(super) watch: Option<CellWatch>,
     /// The directory of a contained cell.
     pub(super) directory: Option<ScratchDir>,
+    /// The pidfd of its mount server, if it has storage mounts.
+    pub(super) mount_server: Option<OwnedFd>,
     /// The server does not read its gauges any more.
     pub(super) gauges_released: bool,
     /// Read after the end of pid 1, and so of every process of the cell.
@@ -55,10 +57,19 @@ impl CellState {
 }
 
 impl CellRecord {
+    /// Ends the mount server, and with it every request of the guest to its storage.
+    pub(super) fn kill_mount_server(&mut self) {
+        if let Some(server) = self.mount_server.take() {
+            let _ = sys::pidfd_kill(server.as_raw_fd(), 9);
+        }
+    }
+
     /// Kills every process. Pid 1 first: then the kernel kills the whole pid namespace, and no fork
     /// in it succeeds any more.
     pub(super) fn kill(&mut self) {
         self.kill_requested = true;
+        // First: a process that waits for storage does not die before its request has ended.
+        self.kill_mount_server();
         // The first process of a contained cell kills the others, which no namespace holds.
         let signal = if self.directory.is_some() { END_SIGNAL } else { 9 };
         if let Some(pidfd) = self.state.pidfd() {

@@ -222,6 +222,7 @@ impl<'a> CellRegistry<'a> {
             exceeded_kernel_memory: false,
             watch,
             directory: None,
+            mount_server: None,
             gauges_released: false,
             used: CellUsage::default(),
         });
@@ -256,6 +257,16 @@ impl<'a> CellRegistry<'a> {
     pub(super) fn running_cell(&self, cell: CellId) -> Option<HomeTarget<'_>> {
         let record = self.cells.get(&cell)?;
         Some(HomeTarget { slot: record.slot, cell: record.state.pidfd()?, place: record.home })
+    }
+
+    /// Records the mount server of a cell, which ends with it.
+    pub(super) fn set_mount_server(&mut self, cell: CellId, server: OwnedFd) {
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.mount_server = Some(server);
+            if record.kill_requested {
+                record.kill_mount_server();
+            }
+        }
     }
 
     /// The gauges of a cell, if it has a cgroup.
@@ -295,6 +306,7 @@ impl<'a> CellRegistry<'a> {
                 }
                 record.state = CellState::Ended;
                 self.networks.note_cell_end(*cell);
+                record.kill_mount_server();
                 let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
                 record.used = used.map(CellUsage::from).unwrap_or_default();
                 record.used.oom_kills += u64::from(record.exceeded_kernel_memory);

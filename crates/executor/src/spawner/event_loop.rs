@@ -24,11 +24,12 @@ use super::{
     plan_cache::PlanCache,
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
+    storage_mounter::{StorageMountError, StorageMounter},
     tool_socket::ToolSocketMounter,
 };
 use crate::protocol::{
     self, CellId, CellUsage, HomeRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
-    SpawnerRequest,
+    SpawnerRequest, StorageMountRequest,
 };
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -72,6 +73,7 @@ struct EventLoop<'a> {
     cells: CellRegistry<'a>,
     homes: HomeMounter,
     tool_sockets: ToolSocketMounter,
+    storage: StorageMounter,
     lock_watch: LockWatch,
 }
 
@@ -88,10 +90,11 @@ impl<'a> EventLoop<'a> {
         let packer =
             PackerProcess { privileged: host.privileged, first_guest: host.ids.guest_id(0) };
         let homes = HomeMounter::new(host.privileged.then_some(host.ids));
+        let storage = StorageMounter::new(host.privileged.then_some(host.ids));
         let plans = PlanCache::new(host, change);
         let cells = CellRegistry::new(plans, PreparedResources::new(packer), poller);
         let tool_sockets = ToolSocketMounter::new();
-        Ok(Self { socket: socket.as_fd(), cells, homes, tool_sockets, lock_watch })
+        Ok(Self { socket: socket.as_fd(), cells, homes, tool_sockets, storage, lock_watch })
     }
 
     fn serve(&mut self) -> Result<(), ProtocolError> {
@@ -199,6 +202,7 @@ impl<'a> EventLoop<'a> {
                 self.send_event(&event)
             }
             SpawnerRequest::ToolSocket { cell } => self.mount_tool_socket(cell),
+            SpawnerRequest::Storage { cell, mounts } => self.mount_storage(cell, &mounts, &fds),
             SpawnerRequest::Pack { request } => {
                 self.cells.prepared.pack_upper_dir(&request, &fds);
                 Ok(())
@@ -245,6 +249,32 @@ impl<'a> EventLoop<'a> {
             Err(error) => {
                 let reason = error.to_string();
                 self.send_event(&SpawnerEvent::ToolSocketRefused { cell, reason })
+            }
+        }
+    }
+
+    /// Mounts storage in a cell that waits for its job, and reports.
+    fn mount_storage(
+        &mut self,
+        cell: CellId,
+        mounts: &[StorageMountRequest],
+        fds: &[OwnedFd],
+    ) -> Result<(), ProtocolError> {
+        let mounted = match self.cells.running_cell(cell) {
+            Some(HomeTarget { place: HomeMountPoint::OnStage, .. }) => {
+                Err(StorageMountError::without_slug("storage needs the substrate native"))
+            }
+            Some(HomeTarget { slot, cell, .. }) => self.storage.mount(slot, cell, mounts, fds),
+            None => Err(StorageMountError::without_slug("the cell is gone")),
+        };
+        match mounted {
+            Ok(server) => {
+                self.cells.set_mount_server(cell, server);
+                self.send_event(&SpawnerEvent::StorageMounted { cell })
+            }
+            Err(StorageMountError { slug, source }) => {
+                let reason = source.to_string();
+                self.send_event(&SpawnerEvent::StorageRefused { cell, slug, reason })
             }
         }
     }

@@ -21,6 +21,7 @@ mod images;
 mod pool_groups;
 mod random_homes;
 mod reuse;
+mod storage;
 mod strict;
 mod substrates;
 
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
                 pool_groups::TESTS,
                 random_homes::TESTS,
                 reuse::TESTS,
+                storage::TESTS,
                 strict::TESTS,
                 substrates::TESTS,
             ]

@@ -29,6 +29,8 @@ use crate::StorageError;
 
 /// The most keys of a page.
 const PAGE: usize = 1000;
+/// How many keys are looked at to see whether a directory exists; some may have no name.
+const LOOK: usize = 16;
 
 /// A prefix of a bucket. Cheap to clone; nothing is requested before the first call.
 #[derive(Clone)]
@@ -119,10 +121,12 @@ impl ObjectStorage {
             let page = self.list_some(directory, None, 1).await?;
             return Ok(!page.directories.is_empty() || !page.objects.is_empty());
         };
-        // The object that marks a directory counts, too. The library cannot name it otherwise.
-        let options = PaginatedListOptions { max_keys: Some(1), ..Default::default() };
+        let options = PaginatedListOptions { max_keys: Some(LOOK), ..Default::default() };
         let page = pages.list_paginated(Some(&prefix), options).await?;
-        Ok(!page.result.objects.is_empty() || page.page_token.is_some())
+        // The object that marks a directory counts, too. The library drops the `/` of its key.
+        let marker = prefix.strip_suffix('/').unwrap_or(&prefix);
+        let is_below = |key: &str| key.starts_with(&prefix) || key == marker;
+        Ok(page.result.objects.iter().any(|found| is_below(found.location.as_ref())))
     }
 
     async fn list_some(

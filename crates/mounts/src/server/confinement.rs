@@ -15,7 +15,7 @@ use cloche_jail::{
 };
 
 /// Data that this process may have: buffers of FUSE, read-ahead and parts that are uploaded.
-const MAX_DATA: u64 = 768 << 20;
+const MAX_DATA: u64 = 1 << 30;
 /// RLIMIT_DATA, RLIMIT_CORE and RLIMIT_NOFILE of setrlimit(2).
 const RLIMIT_DATA: u32 = 2;
 const RLIMIT_CORE: u32 = 4;

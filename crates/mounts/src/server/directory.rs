@@ -4,8 +4,10 @@
 //! Paths are resolved beneath the root of the mount and through no link. A link that a guest makes is
 //! only text here; the guest's kernel follows it in the cell.
 
+mod attribute_change;
 mod filesystem;
 mod handles;
+mod host_files;
 mod mount;
 mod nodes;
 mod quota;

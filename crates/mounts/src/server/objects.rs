@@ -10,6 +10,7 @@ mod mount;
 mod nodes;
 mod range_set;
 mod read_ahead;
+mod replies;
 mod spool;
 mod writes;
 

@@ -369,3 +369,104 @@ fn random_number() -> u64 {
     // Only has to differ from names of uploads at the same time; it is opened exclusively.
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, VolumeStore, VolumeId) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = VolumeStore::open(directory.path().join("volumes")).unwrap();
+        let id: VolumeId = "vol_a".parse().unwrap();
+        store.create(&id).unwrap();
+        (directory, store, id)
+    }
+
+    fn write(store: &VolumeStore, id: &VolumeId, path: &str, size: usize) -> io::Result<u64> {
+        store.write_file(id, ByteSize(1000), path, &mut &vec![7; size][..])
+    }
+
+    #[test]
+    fn files_are_written_replaced_listed_and_deleted() {
+        let (_directory, store, id) = store();
+        assert_eq!(write(&store, &id, "d/e/f", 600).unwrap(), 600);
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 600, entries: 3 });
+        assert_eq!(write(&store, &id, "d/e/f", 300).unwrap(), 300);
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 300, entries: 3 });
+        let names: Vec<_> = store.list(&id, "d").unwrap();
+        assert!(names.len() == 1 && names[0].name == "e" && names[0].is_directory);
+        assert_eq!(store.list(&id, "d/e").unwrap()[0].size, 300);
+        let mut content = Vec::new();
+        store.open_file(&id, "d/e/f").unwrap().read_to_end(&mut content).unwrap();
+        assert_eq!(content, vec![7; 300]);
+        assert!(store.delete(&id, "d").is_err(), "it has entries");
+        store.delete(&id, "d/e/f").unwrap();
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 0, entries: 2 });
+    }
+
+    #[test]
+    fn a_write_beyond_the_quota_leaves_nothing_behind() {
+        let (_directory, store, id) = store();
+        write(&store, &id, "a", 900).unwrap();
+        let error = write(&store, &id, "b", 101).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::QuotaExceeded);
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 900, entries: 1 });
+        assert_eq!(store.list(&id, "").unwrap().len(), 1);
+        write(&store, &id, "b", 100).unwrap();
+    }
+
+    #[test]
+    fn no_path_leads_out_of_a_volume() {
+        let (directory, store, id) = store();
+        fs::write(directory.path().join("secret"), "x").unwrap();
+        let files = directory.path().join("volumes/vol_a/files");
+        std::os::unix::fs::symlink(directory.path(), files.join("out")).unwrap();
+        for path in
+            ["../ledger", "..", "a/../../ledger", "/etc/passwd", "", "a//b", "./a", "out/secret"]
+        {
+            assert!(store.open_file(&id, path).is_err(), "{path}");
+            assert!(write(&store, &id, path, 1).is_err(), "{path}");
+            assert!(path.is_empty() || store.list(&id, path).is_err(), "{path}");
+        }
+        let out: KeyPrefix = "out".parse().unwrap();
+        assert!(store.open_files(&id, &out, false).is_err());
+        assert_eq!(fs::read(directory.path().join("secret")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn after_a_crash_the_files_are_counted_anew() {
+        let (directory, store, id) = store();
+        write(&store, &id, "a", 500).unwrap();
+        let ledger = store.open_ledger(&id, ByteSize(1000)).unwrap();
+        ledger.lock().unwrap().reserve(400, 1).unwrap();
+        // A process that is killed drops nothing; its locks end with its files.
+        let files = store.open_ledger_files(&id).unwrap();
+        std::mem::forget(ledger);
+        let path = directory.path().join("volumes/vol_a/users");
+        // Another user sees what the first one has reserved, until that one is gone.
+        assert_eq!(store.usage(&id).unwrap().bytes, 900);
+        // The lock of the forgotten file remains in this process, so a new file takes its place.
+        fs::remove_file(&path).unwrap();
+        drop(files);
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 500, entries: 1 });
+    }
+
+    #[test]
+    fn writers_of_one_volume_never_pass_its_quota_together() {
+        let (_directory, store, id) = store();
+        let written: u64 = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..8)
+                .map(|writer| {
+                    let (store, id) = (&store, &id);
+                    scope.spawn(move || {
+                        let each = (0..10).map(|n| write(store, id, &format!("{writer}-{n}"), 30));
+                        each.map(|done| done.unwrap_or(0)).sum::<u64>()
+                    })
+                })
+                .collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+        });
+        assert!(written <= 1000 && written > 1000 - 30, "{written}");
+        assert_eq!(store.usage(&id).unwrap().bytes, written);
+    }
+}

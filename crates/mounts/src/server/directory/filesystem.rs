@@ -10,7 +10,7 @@ use fuser::{
 };
 use rustix::fs::AtFlags;
 
-use super::{DirectoryMount, mount::AttributeChange};
+use super::{DirectoryMount, attribute_change::AttributeChange};
 use crate::server::attributes::{
     BLOCK, SHORT_TTL, check_owner, configure, fuse_errno, unknown_attributes,
 };

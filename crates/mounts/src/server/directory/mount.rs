@@ -1,60 +1,46 @@
 //! Runs in: mount server (no capabilities). The operations of a directory mount, as results.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs::File,
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::OwnedFd,
         unix::{ffi::OsStrExt as _, fs::FileExt as _},
     },
     sync::Arc,
-    time::{Duration, SystemTime},
 };
 
-use fuser::{FileAttr, FileType, TimeOrNow};
+use fuser::{FileAttr, FileType};
 use parking_lot::Mutex;
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, Statx, StatxFlags, Timespec, Timestamps},
+    fs::{AtFlags, Mode, OFlags, RenameFlags, Statx},
     io::{Errno, Result},
 };
 
 use super::{
     handles::{Handle, HandleTable, OpenDirectory, OpenFile},
-    nodes::{FileIdentity, NodeTable},
+    host_files::{
+        DIRECTORY_MODE, FILE_MODE, STATX, facts_of, host_flags, host_mode, identity_of, kind_of,
+        read_entries, stat_at, stat_file,
+    },
+    nodes::NodeTable,
     quota::QuotaGuard,
 };
 use crate::{
-    server::{
-        attributes::{FileFacts, ROOT},
-        meter::MountMeter,
-    },
+    server::meter::MountMeter,
     volume::{Beneath, VolumeLedger, VolumeQuota, VolumeUsage, open_beneath, to_errno},
 };
 
-/// Bits of a mode that are kept on the host. The owner can always read a file and use a directory,
-/// because the mount server has no privilege to do it otherwise.
-const FILE_MODE: (u32, u32) = (0o777, 0o400);
-const DIRECTORY_MODE: (u32, u32) = (0o777, 0o700);
-
 /// A directory that is mounted.
 pub(in crate::server) struct DirectoryMount {
-    root: OwnedFd,
-    quota: QuotaGuard,
-    nodes: Mutex<NodeTable>,
+    pub(super) root: OwnedFd,
+    pub(super) quota: QuotaGuard,
+    pub(super) nodes: Mutex<NodeTable>,
     handles: Mutex<HandleTable>,
     /// The host ids of the guest, which owns every file here.
     owner: (u32, u32),
-    most_bytes: u64,
+    pub(super) most_bytes: u64,
     pub(super) meter: Arc<MountMeter>,
-}
-
-/// What is changed of a file.
-#[derive(Debug, Default)]
-pub(super) struct AttributeChange {
-    pub(super) mode: Option<u32>,
-    pub(super) size: Option<u64>,
-    pub(super) accessed: Option<TimeOrNow>,
-    pub(super) modified: Option<TimeOrNow>,
 }
 
 impl DirectoryMount {
@@ -132,69 +118,9 @@ impl DirectoryMount {
 
     /// An open file for operations that the kernel sends without a path: a file that was deleted
     /// while it is open has no other way to it.
-    fn open_file(&self, node: u64, handle: Option<u64>) -> Option<Arc<OpenFile>> {
+    pub(super) fn open_file(&self, node: u64, handle: Option<u64>) -> Option<Arc<OpenFile>> {
         let handle = handle.or_else(|| self.nodes.lock().open_handle(node))?;
         self.handles.lock().file(handle)
-    }
-
-    pub(super) fn change(
-        &self,
-        node: u64,
-        handle: Option<u64>,
-        change: &AttributeChange,
-    ) -> Result<FileAttr> {
-        let open = self.open_file(node, handle);
-        let path = self.nodes.lock().path_of(node);
-        if let Some(size) = change.size {
-            if size > self.most_bytes {
-                return Err(Errno::FBIG);
-            }
-            match open.as_ref().filter(|open| open.writes) {
-                Some(open) => self.quota.resize(&open.file, size)?,
-                None => {
-                    let path = path.as_ref().map_err(|error| *error)?;
-                    let flags = OFlags::WRONLY | OFlags::NONBLOCK;
-                    let file = open_beneath(&self.root, path, flags, Mode::empty())?;
-                    self.quota.resize(&file, size)?;
-                }
-            }
-        }
-        if let Some(mode) = change.mode {
-            self.change_mode(open.as_deref(), &path, mode)?;
-        }
-        if change.accessed.is_some() || change.modified.is_some() {
-            let times = timestamps(change.accessed, change.modified);
-            match (&path, &open) {
-                (Ok(path), _) if path.is_empty() => rustix::fs::futimens(&self.root, &times)?,
-                (Ok(path), _) => {
-                    let at = Beneath::open_parent(&self.root, path)?;
-                    let flags = AtFlags::SYMLINK_NOFOLLOW;
-                    rustix::fs::utimensat(&at.parent, at.name, &times, flags)?;
-                }
-                (Err(_), Some(open)) => rustix::fs::futimens(&open.file, &times)?,
-                (Err(error), None) => return Err(*error),
-            }
-        }
-        self.attributes(node, handle)
-    }
-
-    fn change_mode(
-        &self,
-        open: Option<&OpenFile>,
-        path: &Result<Vec<u8>>,
-        mode: u32,
-    ) -> Result<()> {
-        match (open, path) {
-            (Some(open), _) => rustix::fs::fchmod(&open.file, host_mode(mode, FILE_MODE)),
-            (None, Ok(path)) => {
-                let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-                let file = open_beneath(&self.root, path, flags, Mode::empty())?;
-                let is_directory = kind_of(&stat_file(&file)?)? == FileType::Directory;
-                let bits = if is_directory { DIRECTORY_MODE } else { FILE_MODE };
-                rustix::fs::fchmod(&file, host_mode(mode, bits))
-            }
-            (None, Err(error)) => Err(*error),
-        }
     }
 
     pub(super) fn read_link(&self, node: u64) -> Result<Vec<u8>> {
@@ -395,13 +321,19 @@ impl DirectoryMount {
         let listed = entries.iter().flatten().enumerate().skip(skipped);
         for (at, (name, kind)) in listed {
             let is_dots = matches!(name.as_bytes(), b"." | b"..");
-            let attributes = match with_attributes && !is_dots && self.nodes.lock().has_space() {
-                true => self.list_entry(&open, name),
-                false => None,
+            let attributes = match (with_attributes, is_dots) {
+                (false, _) => None,
+                // The kernel takes these two for what it knows, and counts no lookup.
+                (true, true) => self.attributes(open.node, None).ok(),
+                (true, false) if !self.nodes.lock().has_space() => return Err(Errno::NFILE),
+                // It was removed in the meantime.
+                (true, false) => match self.list_entry(&open, name) {
+                    None => continue,
+                    found => found,
+                },
             };
-            let is_full = each(at as u64 + 1, name, *kind, attributes.as_ref());
-            if is_full {
-                if let Some(attributes) = attributes {
+            if each(at as u64 + 1, name, *kind, attributes.as_ref()) {
+                if let Some(attributes) = attributes.filter(|_| !is_dots) {
                     self.forget(attributes.ino.0, 1);
                 }
                 break;
@@ -428,102 +360,4 @@ impl DirectoryMount {
         let unit = found.f_frsize;
         Ok((found.f_blocks * unit, found.f_bavail * unit, found.f_files, found.f_favail))
     }
-}
-
-const STATX: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
-
-fn stat_file(file: impl AsFd) -> Result<Statx> {
-    rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, STATX)
-}
-
-fn stat_at(at: &Beneath<'_>) -> Result<Statx> {
-    rustix::fs::statx(&at.parent, at.name, AtFlags::SYMLINK_NOFOLLOW, STATX)
-}
-
-fn identity_of(found: &Statx) -> FileIdentity {
-    (found.stx_ino, found.stx_btime.tv_sec, found.stx_btime.tv_nsec)
-}
-
-/// What a guest can use of a file system of the host: files, directories and links.
-fn kind_of(found: &Statx) -> Result<FileType> {
-    match rustix::fs::FileType::from_raw_mode(u32::from(found.stx_mode)) {
-        rustix::fs::FileType::RegularFile => Ok(FileType::RegularFile),
-        rustix::fs::FileType::Directory => Ok(FileType::Directory),
-        rustix::fs::FileType::Symlink => Ok(FileType::Symlink),
-        _ => Err(Errno::NOENT),
-    }
-}
-
-fn facts_of(node: u64, kind: FileType, found: &Statx) -> FileFacts {
-    FileFacts {
-        inode: node,
-        kind,
-        mode: u32::from(found.stx_mode),
-        size: found.stx_size,
-        links: if node == ROOT { 2 } else { found.stx_nlink },
-        accessed: moment(found.stx_atime.tv_sec, found.stx_atime.tv_nsec),
-        modified: moment(found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-        changed: moment(found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
-    }
-}
-
-fn moment(seconds: i64, nanos: u32) -> SystemTime {
-    let whole = Duration::from_secs(seconds.unsigned_abs());
-    let moment = match seconds < 0 {
-        true => SystemTime::UNIX_EPOCH - whole,
-        false => SystemTime::UNIX_EPOCH + whole,
-    };
-    moment + Duration::from_nanos(nanos.into())
-}
-
-fn host_mode(mode: u32, (kept, always): (u32, u32)) -> Mode {
-    Mode::from_raw_mode(mode & kept | always)
-}
-
-/// The flags with which a file of the host is opened for the flags of a guest.
-fn host_flags(flags: i32) -> OFlags {
-    let asked = OFlags::from_bits_retain(flags.cast_unsigned());
-    let kept = asked & (OFlags::ACCMODE | OFlags::APPEND | OFlags::TRUNC);
-    kept - OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK
-}
-
-fn timestamps(accessed: Option<TimeOrNow>, modified: Option<TimeOrNow>) -> Timestamps {
-    let spec = |time: Option<TimeOrNow>| match time {
-        None => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT },
-        Some(TimeOrNow::Now) => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-        Some(TimeOrNow::SpecificTime(time)) => match time.duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(since) => Timespec {
-                tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: since.subsec_nanos().into(),
-            },
-            Err(before) => {
-                let before = before.duration();
-                let whole = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
-                match before.subsec_nanos() {
-                    0 => Timespec { tv_sec: -whole, tv_nsec: 0 },
-                    nanos => {
-                        Timespec { tv_sec: -whole - 1, tv_nsec: (1_000_000_000 - nanos).into() }
-                    }
-                }
-            }
-        },
-    };
-    Timestamps { last_access: spec(accessed), last_modification: spec(modified) }
-}
-
-fn read_entries(directory: &OwnedFd) -> Result<Vec<(OsString, FileType)>> {
-    let mut entries = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let kind = match entry.file_type() {
-            rustix::fs::FileType::Directory => FileType::Directory,
-            rustix::fs::FileType::Symlink => FileType::Symlink,
-            rustix::fs::FileType::RegularFile | rustix::fs::FileType::Unknown => {
-                FileType::RegularFile
-            }
-            _ => continue,
-        };
-        entries.push((OsStr::from_bytes(entry.file_name().to_bytes()).to_owned(), kind));
-    }
-    Ok(entries)
 }

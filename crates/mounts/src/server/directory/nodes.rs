@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::server::attributes::ROOT;
 
 /// The most files that the kernel may know of one mount. It forgets them when it needs memory.
-const MAX_NODES: usize = 1 << 18;
+const MAX_NODES: usize = 1 << 20;
 /// The longest path.
 const MAX_PATH: usize = 4095;
 

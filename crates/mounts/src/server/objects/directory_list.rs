@@ -11,6 +11,9 @@ use crate::{ObjectInfo, ObjectPath, StorageError};
 /// Pages without an entry, one after the other, after which a listing has no end.
 const MAX_EMPTY_PAGES: u32 = 100;
 
+/// Names that the kernel takes for what it knows, and counts no lookup of.
+const DOTS: [&str; 2] = [".", ".."];
+
 /// One entry that was not given to the kernel yet.
 struct Entry {
     name: String,
@@ -83,14 +86,17 @@ impl DirectoryList {
                 false => None,
             };
             let attributes = node.and_then(|node| mount.attributes_of(node).ok());
-            let is_directory = entry.info.is_none() && entry.node.is_none()
+            let is_dots = DOTS.contains(&&*entry.name);
+            let is_directory = is_dots
+                || entry.info.is_none() && entry.node.is_none()
                 || attributes
                     .as_ref()
                     .is_some_and(|found| found.kind == fuser::FileType::Directory);
             if each(at + 1, &entry.name, is_directory, attributes.as_ref()) {
                 return Ok(());
             }
-            if let Some(node) = node.filter(|_| attributes.is_some()) {
+            let is_counted = attributes.is_some() && !is_dots;
+            if let Some(node) = node.filter(|_| is_counted) {
                 mount.nodes.lock().add_lookup(node);
             }
             at += 1;
@@ -118,11 +124,16 @@ impl DirectoryList {
     /// Reads the next page; false at the end of the directory.
     async fn fetch_page(&mut self, mount: &ObjectMount) -> Result<bool, Errno> {
         if matches!(self.next_page, NextPage::Start) {
+            for name in DOTS {
+                let node = Some(self.node);
+                self.entries.push_back(Entry { name: name.to_owned(), info: None, node });
+            }
             for (name, node) in mount.nodes.lock().local_children(self.node) {
                 self.local.insert(name.clone());
                 self.entries.push_back(Entry { name, info: None, node: Some(node) });
             }
         }
+        let before = self.entries.len();
         let storage = mount.storage()?;
         for _ in 0..MAX_EMPTY_PAGES {
             let from = match &self.next_page {
@@ -148,8 +159,8 @@ impl DirectoryList {
             for (name, info) in directories.chain(objects).filter(|(name, _)| !hidden(name)) {
                 self.entries.push_back(Entry { name, info, node: None });
             }
-            if !self.entries.is_empty() {
-                return Ok(true);
+            if self.entries.len() > before || matches!(self.next_page, NextPage::End) {
+                return Ok(!self.entries.is_empty());
             }
         }
         let error = StorageError::Unreachable("a listing has no end".to_owned());

@@ -4,14 +4,17 @@
 use std::{ffi::OsStr, future::Future, io, path::Path, sync::Arc, time::SystemTime};
 
 use fuser::{
-    BsdFileFlags, Errno as FuseErrno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno as FuseErrno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::{fs::OFlags, io::Errno};
 
-use super::mount::{ObjectHandle, ObjectMount};
+use super::{
+    mount::ObjectMount,
+    replies::{kind, list, moment, name_text, reply_attributes, reply_empty, reply_entry},
+};
 use crate::server::attributes::{BLOCK, check_owner, configure, fuse_errno, unknown_attributes};
 
 /// The space that a bucket seems to have.
@@ -27,39 +30,6 @@ impl ObjectFs {
         F: Future<Output = ()> + Send + 'static,
     {
         self.0.runtime.spawn(work(Arc::clone(&self.0)));
-    }
-}
-
-/// A name that can be part of a key. Keys are UTF-8.
-fn name_text(name: &OsStr) -> Result<String, Errno> {
-    name.to_str().map(str::to_owned).ok_or(Errno::ILSEQ)
-}
-
-fn reply_entry(reply: ReplyEntry, mount: &ObjectMount, found: Result<FileAttr, Errno>) {
-    match found {
-        Ok(attributes) => reply.entry(&mount.ttl(), &attributes, Generation(0)),
-        Err(errno) => reply.error(fuse_errno(errno)),
-    }
-}
-
-fn reply_empty(reply: ReplyEmpty, done: Result<(), Errno>) {
-    match done {
-        Ok(()) => reply.ok(),
-        Err(errno) => reply.error(fuse_errno(errno)),
-    }
-}
-
-fn reply_attributes(reply: ReplyAttr, mount: &ObjectMount, found: Result<FileAttr, Errno>) {
-    match found {
-        Ok(attributes) => reply.attr(&mount.ttl(), &attributes),
-        Err(errno) => reply.error(fuse_errno(errno)),
-    }
-}
-
-fn moment(time: TimeOrNow) -> SystemTime {
-    match time {
-        TimeOrNow::SpecificTime(time) => time,
-        TimeOrNow::Now => SystemTime::now(),
     }
 }
 
@@ -397,20 +367,4 @@ impl Filesystem for ObjectFs {
             _ => reply.error(FuseErrno::EOPNOTSUPP),
         }
     }
-}
-
-fn kind(is_directory: bool) -> FileType {
-    if is_directory { FileType::Directory } else { FileType::RegularFile }
-}
-
-async fn list(
-    mount: &ObjectMount,
-    handle: u64,
-    offset: u64,
-    with_attributes: bool,
-    each: impl FnMut(u64, &str, bool, Option<&FileAttr>) -> bool + Send,
-) -> Result<(), Errno> {
-    let handle = mount.handles.lock().get(handle)?;
-    let ObjectHandle::Directory(list) = handle else { return Err(Errno::NOTDIR) };
-    list.lock().await.list(mount, offset, with_attributes, each).await
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The most files that the kernel may know of one mount.
-const MAX_NODES: usize = 1 << 18;
+const MAX_NODES: usize = 1 << 20;
 /// The most names that are known not to exist.
 const MAX_ABSENT: usize = 1 << 14;
 

@@ -66,6 +66,8 @@ struct Arrived {
 impl Segment {
     /// Copies what lies in a range; waits until it has arrived.
     async fn copy(&self, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), StorageError> {
+        // For all of it: a store that sends a byte now and then is as good as a dead one.
+        let deadline = tokio::time::Instant::now() + READ_TIMEOUT;
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -85,7 +87,7 @@ impl Segment {
                     return Ok(());
                 }
             }
-            let waited = tokio::time::timeout(READ_TIMEOUT, changed).await;
+            let waited = tokio::time::timeout_at(deadline, changed).await;
             waited.map_err(|_| StorageError::TimedOut(READ_TIMEOUT))?;
         }
     }

@@ -5,8 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use super::{
-    NamedSteps, PlanBuilder, SECRETS_DIR, TEMPLATE_IMAGE, bind_step, directory_step, mount_step, ms,
-    remount_step,
+    NamedSteps, PlanBuilder, SECRETS_DIR, TEMPLATE_IMAGE, bind_step, directory_step, mount_step,
+    ms, remount_step,
 };
 
 /// Where a template mounts the first directory of its image a second time, for its cells. Only if

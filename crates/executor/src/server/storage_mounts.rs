@@ -1,0 +1,263 @@
+//! Runs in: server (no capabilities). The storage mounts of one run: what is behind them goes from
+//! here to the mount server, on a socket that the spawner only passes on.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use cloche_model::{MountReport, MountSource, MountSpec, RunSpec};
+use cloche_mounts::{
+    EndpointAccess as _, MountCommand, MountServerRequest, MountSetup, MountSetupSource,
+    MountWireError, SystemAccess, VolumeFiles, VolumeStore, WireConnection, receive_mount_packet,
+    send_mount_packet, trusted_roots,
+};
+use rustix::{
+    fs::{Mode, OFlags},
+    net::{AddressFamily, SocketFlags, SocketType, socketpair},
+};
+use tokio::{io::unix::AsyncFd, sync::mpsc, time::timeout};
+
+use super::{
+    cell::Cell, control_socket::ControlSocket, run_error::RunError, spawner_client::SpawnerClient,
+    warm,
+};
+use crate::protocol::StorageMountRequest;
+
+/// How long a finished run waits for its mount server. It has deadlines of its own.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// Where the executor has what mounts need.
+#[derive(Clone, Debug, Default)]
+pub struct StorageConfig {
+    /// The managed volumes of this host.
+    pub volumes: Option<VolumeStore>,
+    /// A private directory for files that are being written to object stores; the system's
+    /// directory of temporary files if absent.
+    pub spool: Option<PathBuf>,
+}
+
+/// The storage of one run, while it is mounted. A drop ends the mount server: what was not stored is
+/// lost then.
+pub(crate) struct StorageMounts {
+    socket: Arc<AsyncFd<OwnedFd>>,
+    /// What the mount server says, except questions that a task answers.
+    said: mpsc::Receiver<MountServerRequest>,
+    reader: tokio::task::JoinHandle<()>,
+    specs: Vec<MountSpec>,
+}
+
+impl Drop for StorageMounts {
+    fn drop(&mut self) {
+        // The task holds the socket, whose end ends the mount server.
+        self.reader.abort();
+    }
+}
+
+impl StorageMounts {
+    /// Mounts the storage of a run in its cell, which has run nothing yet. If that fails the cell is
+    /// killed.
+    pub(crate) async fn attach(
+        spec: &mut RunSpec,
+        config: &StorageConfig,
+        cell: &mut Cell,
+        spawner: &SpawnerClient,
+    ) -> Result<Option<Self>, RunError> {
+        let specs = std::mem::take(&mut spec.mounts);
+        if specs.is_empty() {
+            return Ok(None);
+        }
+        let attached = Self::attach_all(specs, config, cell, spawner).await;
+        if attached.is_err() {
+            // Some of it may be mounted, so nothing may run in this cell.
+            spawner.kill_cell(cell.id).await;
+        }
+        attached.map(Some)
+    }
+
+    async fn attach_all(
+        specs: Vec<MountSpec>,
+        config: &StorageConfig,
+        cell: &mut Cell,
+        spawner: &SpawnerClient,
+    ) -> Result<Self, RunError> {
+        warm::wait_for_walls(cell).await?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, kind, flags, None).map_err(io::Error::from)?;
+        // The mount server waits in system calls.
+        rustix::io::ioctl_fionbio(&theirs, false).map_err(io::Error::from)?;
+        // It reads this when it has started.
+        send_setup(&specs, config, ours.as_fd())?;
+        let requests = specs.iter().map(|spec| StorageMountRequest {
+            slug: spec.slug.to_string(),
+            read_only: spec.read_only,
+        });
+        let mounted = spawner.mount_storage(cell.id, requests.collect(), theirs.as_fd()).await;
+        drop(theirs);
+        mounted.map_err(|(slug, reason)| RunError::Storage { slug, reason })?;
+        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
+        let socket = Arc::new(AsyncFd::new(ours)?);
+        let (says, said) = mpsc::channel(4);
+        let reader = tokio::spawn(answer_questions(Arc::clone(&socket), says));
+        Ok(Self { socket, said, reader, specs })
+    }
+
+    /// Ends the mounts after the program has ended: what it wrote is stored when this returns.
+    pub(crate) async fn finish(mut self, control: &mut ControlSocket) -> Vec<MountReport> {
+        let reports = timeout(REPORT_TIMEOUT, self.ask_for_reports(control)).await;
+        match reports.ok().flatten() {
+            Some(reports) => reports,
+            None => {
+                tracing::warn!("a mount server ended without a report");
+                let lost = |spec: &MountSpec| MountReport {
+                    errors: 1,
+                    first_error: Some("the mount server ended without a report".to_owned()),
+                    ..MountReport::unused(spec.slug.clone())
+                };
+                self.specs.iter().map(lost).collect()
+            }
+        }
+    }
+
+    /// The reports of a run that was stopped. What its mounts counted is not known.
+    pub(crate) fn abandon(self) -> Vec<MountReport> {
+        self.specs.iter().map(|spec| MountReport::unused(spec.slug.clone())).collect()
+    }
+
+    async fn ask_for_reports(&mut self, control: &mut ControlSocket) -> Option<Vec<MountReport>> {
+        self.send(&MountCommand::Finish).ok()?;
+        loop {
+            match self.said.recv().await? {
+                MountServerRequest::Report(reports) => return Some(reports),
+                // A file is open to write, and a mapping of it may be changed. The end of its
+                // processes closes it.
+                MountServerRequest::Busy => {
+                    let _ = control.end_processes().await;
+                    self.send(&MountCommand::Finish).ok()?;
+                }
+                MountServerRequest::Resolve { .. } => {}
+            }
+        }
+    }
+
+    fn send(&self, command: &MountCommand) -> Result<(), MountWireError> {
+        send_mount_packet(self.socket.get_ref().as_fd(), command, &[])
+    }
+}
+
+/// Sends what is mounted to a mount server that has not started yet.
+fn send_setup(
+    specs: &[MountSpec],
+    config: &StorageConfig,
+    socket: BorrowedFd<'_>,
+) -> Result<(), RunError> {
+    let mut has_network = false;
+    for spec in specs {
+        let failed = |error: io::Error| RunError::Storage {
+            slug: spec.slug.to_string(),
+            reason: error.to_string(),
+        };
+        let (source, fds) = open_source(spec, config).map_err(failed)?;
+        has_network |= matches!(spec.source, MountSource::Objects { .. });
+        let setup = MountSetup {
+            slug: spec.slug.clone(),
+            read_only: spec.read_only,
+            file_size: spec.limits.file_size.bytes(),
+            spool: spec.limits.spool.bytes(),
+            source,
+        };
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let sent = send_mount_packet(socket, &MountCommand::Mount(setup), &fds);
+        sent.map_err(|error| failed(io::Error::other(error)))?;
+    }
+    let start = MountCommand::Start { has_network };
+    let sent = if has_network {
+        let directory = config.spool.clone().unwrap_or_else(std::env::temp_dir);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let spool = rustix::fs::open(&directory, flags, Mode::empty()).map_err(io::Error::from)?;
+        let roots = roots_file(&directory)?;
+        send_mount_packet(socket, &start, &[roots.as_fd(), spool.as_fd()])
+    } else {
+        send_mount_packet(socket, &start, &[])
+    };
+    sent.map_err(|error| RunError::Io(io::Error::other(error)))
+}
+
+/// Opens what is behind a mount.
+fn open_source(
+    spec: &MountSpec,
+    config: &StorageConfig,
+) -> io::Result<(MountSetupSource, Vec<OwnedFd>)> {
+    match &spec.source {
+        MountSource::Objects { connection, prefix } => {
+            let connection = Box::new(WireConnection::new(connection, prefix));
+            Ok((MountSetupSource::Objects(connection), Vec::new()))
+        }
+        MountSource::Volume { id, quota, sub_path } => {
+            let missing = || io::Error::other("this executor has no volumes");
+            let volumes = config.volumes.as_ref().ok_or_else(missing)?;
+            let VolumeFiles { root, files, ledger: [ledger, users], boot } =
+                volumes.open_files(id, sub_path, spec.read_only)?;
+            let fds = vec![root, files, ledger.into(), users.into()];
+            Ok((MountSetupSource::Volume { quota: quota.bytes(), boot }, fds))
+        }
+        MountSource::Directory(path) => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let directory = rustix::fs::open(path, flags, Mode::empty())?;
+            Ok((MountSetupSource::Directory, vec![directory]))
+        }
+    }
+}
+
+/// A file without a name that has the trusted certificates, each after its length. It is written
+/// once; every mount server reads it at its own pace.
+fn roots_file(directory: &Path) -> io::Result<&'static File> {
+    static ROOTS: OnceLock<File> = OnceLock::new();
+    if let Some(file) = ROOTS.get() {
+        return Ok(file);
+    }
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::EXCL;
+    let file = rustix::fs::open(directory, flags, Mode::from_raw_mode(0o600))?;
+    let mut file = File::from(file);
+    let mut bytes = Vec::new();
+    for certificate in trusted_roots() {
+        let length = u32::try_from(certificate.len()).unwrap_or(0);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(certificate);
+    }
+    file.write_all(&bytes)?;
+    Ok(ROOTS.get_or_init(|| file))
+}
+
+/// Answers questions of a mount server about names, and passes on what else it says.
+async fn answer_questions(socket: Arc<AsyncFd<OwnedFd>>, says: mpsc::Sender<MountServerRequest>) {
+    loop {
+        match receive_mount_packet::<MountServerRequest>(socket.get_ref()) {
+            Ok((MountServerRequest::Resolve { id, host, private }, _)) => {
+                let socket = Arc::clone(&socket);
+                tokio::spawn(async move {
+                    let found = SystemAccess.lookup(&host, private).await;
+                    let addresses = found.map_err(|error| error.to_string());
+                    let answer = MountCommand::Resolved { id, addresses };
+                    let _ = send_mount_packet(socket.get_ref().as_fd(), &answer, &[]);
+                });
+            }
+            Ok((said, _)) => {
+                if says.send(said).await.is_err() {
+                    return;
+                }
+            }
+            Err(MountWireError::WouldBlock) => match socket.readable().await {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(_) => return,
+            },
+            Err(_) => return,
+        }
+    }
+}

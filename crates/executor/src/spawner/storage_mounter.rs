@@ -1,0 +1,236 @@
+//! Runs in: spawner (root). Mounts storage in a cell, and forks the process that serves it.
+//!
+//! The spawner makes the mounts and knows nothing of what is behind them: it passes the FUSE
+//! connections and the server's socket on, and keeps neither.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+};
+
+use cloche_jail::{
+    privileges,
+    sys::{self, CloneRequest, CloneSide, PrctlOption},
+};
+use cloche_model::MOUNTS_ROOT;
+use cloche_mounts::{MountServerInput, run_mount_server};
+use rustix::{
+    fs::{CWD, Gid, Mode, OFlags, Uid},
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags},
+    process::Pid,
+};
+
+use super::{host_ids::HostIds, io_error};
+use crate::protocol::{StorageMountRequest, is_plain_name};
+
+/// The device of FUSE in the spawner's root.
+const FUSE_DEVICE: &str = "/fuse";
+/// The most mounts of one cell.
+const MAX_MOUNTS: usize = 16;
+
+/// Why storage could not be mounted, and which.
+pub(super) struct StorageMountError {
+    pub(super) slug: String,
+    pub(super) source: io::Error,
+}
+
+impl StorageMountError {
+    pub(super) fn without_slug(why: &str) -> Self {
+        Self { slug: String::new(), source: io::Error::other(why.to_owned()) }
+    }
+}
+
+/// Mounts storage.
+pub(super) struct StorageMounter {
+    /// The host ids of guests; `None` if the spawner is not root.
+    ids: Option<HostIds>,
+    /// The mount namespace of the spawner, to return to.
+    own_namespace: Option<File>,
+}
+
+/// A FUSE connection and its mount, which is attached nowhere yet.
+struct FuseMount {
+    connection: OwnedFd,
+    mount: OwnedFd,
+}
+
+impl StorageMounter {
+    pub(super) fn new(ids: Option<HostIds>) -> Self {
+        Self { ids, own_namespace: File::open("/proc/self/ns/mnt").ok() }
+    }
+
+    /// Mounts storage in the cell of this slot, and starts its mount server. `cell` is the pidfd of
+    /// its pid 1. Returns the pidfd of the mount server.
+    pub(super) fn mount(
+        &self,
+        slot: u32,
+        cell: BorrowedFd<'_>,
+        requests: &[StorageMountRequest],
+        fds: &[OwnedFd],
+    ) -> Result<OwnedFd, StorageMountError> {
+        let [control] = fds else {
+            return Err(StorageMountError::without_slug("a mount server needs one socket"));
+        };
+        if requests.len() > MAX_MOUNTS {
+            return Err(StorageMountError::without_slug("there are too many mounts"));
+        }
+        let owner = self.ids.map_or(0, |ids| ids.guest_id(slot));
+        let mut mounts = Vec::new();
+        for request in requests {
+            let failed = |source| StorageMountError { slug: request.slug.clone(), source };
+            mounts.push(create_fuse_mount(request, owner).map_err(failed)?);
+        }
+        self.attach(cell, requests, &mounts)?;
+        let connections: Vec<_> = mounts.into_iter().map(|mount| mount.connection).collect();
+        let started = self.start_server(control, &connections, owner);
+        started.map_err(|source| StorageMountError { slug: requests[0].slug.clone(), source })
+    }
+
+    /// Moves the mounts to directories of `/data` in the cell.
+    fn attach(
+        &self,
+        cell: BorrowedFd<'_>,
+        requests: &[StorageMountRequest],
+        mounts: &[FuseMount],
+    ) -> Result<(), StorageMountError> {
+        let entering = StorageMountError::without_slug;
+        let own = self.own_namespace.as_ref().ok_or_else(|| entering("there is no namespace"))?;
+        sys::setns(cell.as_raw_fd(), sys::CLONE_NEWNS)
+            .map_err(|_| entering("the cell cannot be entered"))?;
+        let mut attached = Ok(());
+        for (request, mount) in requests.iter().zip(mounts) {
+            let path = format!("{MOUNTS_ROOT}/{}", request.slug);
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            let done = self.make_mount_point(&path).and_then(|()| {
+                Ok(rustix::mount::move_mount(&mount.mount, "", CWD, &*path, flags)?)
+            });
+            if let Err(source) = done {
+                attached = Err(StorageMountError { slug: request.slug.clone(), source });
+                break;
+            }
+        }
+        if sys::setns(own.as_raw_fd(), sys::CLONE_NEWNS).is_err() {
+            // Nothing can be done right in the wrong mount namespace: the supervisor starts a new
+            // loop.
+            sys::exit(1);
+        }
+        attached
+    }
+
+    /// Makes a directory in the cell's `/data`. No file there can have an owner that is not mapped
+    /// in the cell's user namespace, so the owner of the image makes it.
+    fn make_mount_point(&self, path: &str) -> io::Result<()> {
+        let make = || rustix::fs::mkdir(path, Mode::from_raw_mode(0o755));
+        let Some(ids) = self.ids else { return Ok(make()?) };
+        let owner = ids.image_owner();
+        let become_ids = |uid: u32, gid: u32| -> rustix::io::Result<()> {
+            let (root, root_group) = (Uid::ROOT, Gid::ROOT);
+            // The way back needs the user first.
+            if uid == 0 {
+                rustix::thread::set_thread_res_uid(root, Uid::from_raw(uid), root)?;
+            }
+            rustix::thread::set_thread_res_gid(root_group, Gid::from_raw(gid), root_group)?;
+            if uid != 0 {
+                rustix::thread::set_thread_res_uid(root, Uid::from_raw(uid), root)?;
+            }
+            Ok(())
+        };
+        become_ids(owner, owner)?;
+        let made = make();
+        if become_ids(0, 0).is_err() {
+            sys::exit(1);
+        }
+        // A change of user takes this away, and new cells inherit it.
+        let _ = sys::prctl(PrctlOption::Dumpable, 1);
+        Ok(made?)
+    }
+
+    /// Forks the mount server. Its user is the server's: it opens what the server may open.
+    fn start_server(
+        &self,
+        control: &OwnedFd,
+        connections: &[OwnedFd],
+        guest: u32,
+    ) -> io::Result<OwnedFd> {
+        let peer = rustix::net::sockopt::socket_peercred(control)?;
+        let spawner = rustix::process::getpid();
+        match sys::clone(CloneRequest::default()).map_err(io_error)? {
+            CloneSide::Parent(_, pidfd) => Ok(sys::into_owned_fd(pidfd)),
+            CloneSide::Child => {
+                let user = self.ids.map(|_| (peer.uid, peer.gid));
+                let input = confine_identity(control, connections, user, spawner);
+                match input {
+                    Ok((control, connections)) => {
+                        let guest = (guest, guest);
+                        run_mount_server(MountServerInput { control, connections, guest })
+                    }
+                    Err(_) => sys::exit(1),
+                }
+            }
+        }
+    }
+}
+
+/// In the new process: keeps only its own file descriptors, and becomes an ordinary user.
+fn confine_identity(
+    control: &OwnedFd,
+    connections: &[OwnedFd],
+    user: Option<(Uid, Gid)>,
+    spawner: Pid,
+) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
+    let kept: Vec<RawFd> =
+        std::iter::once(control).chain(connections).map(AsRawFd::as_raw_fd).collect();
+    let mut in_order: Vec<u32> = kept.iter().map(|fd| fd.cast_unsigned()).collect();
+    in_order.sort_unstable();
+    let mut next = 3;
+    for fd in in_order {
+        if fd > next {
+            sys::close_range(next, fd - 1).map_err(io_error)?;
+        }
+        next = fd + 1;
+    }
+    sys::close_range(next, u32::MAX).map_err(io_error)?;
+    match user {
+        Some((uid, gid)) => privileges::become_user(uid.as_raw(), gid.as_raw())?,
+        None => privileges::drop_all_capabilities()?,
+    }
+    // After the change of user, which would clear it.
+    sys::prctl(PrctlOption::ParentDeathSignal, 9).map_err(io_error)?;
+    if rustix::process::getppid() != Some(spawner) {
+        return Err(io::Error::other("the spawner is gone"));
+    }
+    let mut kept = kept.into_iter().map(sys::into_owned_fd);
+    let control = kept.next().ok_or(io::ErrorKind::InvalidInput)?;
+    Ok((control, kept.collect()))
+}
+
+fn create_fuse_mount(request: &StorageMountRequest, owner: u32) -> io::Result<FuseMount> {
+    if !is_plain_name(&request.slug) {
+        return Err(io::Error::other("the mount has no plain name"));
+    }
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let connection = rustix::fs::open(FUSE_DEVICE, flags, Mode::empty()).map_err(|error| {
+        io::Error::other(format!("this host has no FUSE device: {}", io::Error::from(error)))
+    })?;
+    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [
+        ("source", "cloche".to_owned()),
+        ("subtype", "cloche".to_owned()),
+        ("fd", connection.as_raw_fd().to_string()),
+        ("rootmode", "40000".to_owned()),
+        ("user_id", owner.to_string()),
+        ("group_id", owner.to_string()),
+    ] {
+        rustix::mount::fsconfig_set_string(&context, key, value)?;
+    }
+    for flag in ["allow_other", "default_permissions"] {
+        rustix::mount::fsconfig_set_flag(&context, flag)?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, request.read_only);
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    let mount = rustix::mount::fsmount(&context, flags, attributes)?;
+    Ok(FuseMount { connection, mount })
+}
