@@ -44,7 +44,7 @@ pub use server::{
     run::RunIo,
     run_error::RunError,
     spawner_client::SpawnError,
-    storage_mounts::StorageConfig,
+    storage_mounts::MountStorageConfig,
     tool_socket::CellCall,
     warm::DEFAULT_PRELOAD,
 };

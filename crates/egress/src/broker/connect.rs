@@ -224,7 +224,7 @@ impl NamedConnection<'_> {
             Some(shown) if self.names.contains(shown) && session.is_bound(shown, port) => {
                 match attach_pair(session, self.id).await {
                     Ok(guest) => session.intercept((guest, upstream), shown, port).await,
-                    Err(_) => session.refuse(self.id, Refusal::Reset).await,
+                    Err(_) => session.refuse(self.id, FlowRefusal::Reset).await,
                 }
             }
             Some(shown) if self.names.contains(shown) => self.pass(upstream, bytes).await,

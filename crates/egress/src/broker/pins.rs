@@ -79,7 +79,7 @@ mod tests {
         let (name, start): (HostName, _) = ("a.example".parse().unwrap(), Instant::now());
         let address: IpAddr = "1.1.1.1".parse().unwrap();
         pins.pin(&name, &[address], Duration::from_secs(1), start);
-        let minutes = |n| start + Duration::from_secs(60 * n);
+        let minutes = |n: u64| start + Duration::from_secs(60 * n);
         assert_eq!(pins.names_of(address, minutes(9)), [name.clone()]);
         assert_eq!(pins.names_of(address, minutes(18)), [name]);
         assert!(pins.names_of(address, minutes(29)).is_empty());

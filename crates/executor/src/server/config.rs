@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use cloche_egress::BrokerClient;
 use cloche_layers::Layers;
 
-use super::{pool::PoolSettings, storage_mounts::StorageConfig};
+use super::{pool::PoolSettings, storage_mounts::MountStorageConfig};
 
 /// How an executor is set up.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub struct ExecutorConfig {
     /// only.
     pub hides_packages: bool,
     /// Where volumes and spool files are.
-    pub storage: StorageConfig,
+    pub storage: MountStorageConfig,
     /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
     /// The broker of networks. Without it, runs whose sandbox has a network are refused.
@@ -51,7 +51,7 @@ impl ExecutorConfig {
             unpacked_layers: None,
             contained: None,
             hides_packages: false,
-            storage: StorageConfig::default(),
+            storage: MountStorageConfig::default(),
             names_files: false,
             broker: None,
         }

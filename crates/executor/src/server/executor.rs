@@ -23,7 +23,7 @@ use super::{
     run_error::RunError,
     spawner_client::{CellSource, SpawnError, SpawnerClient},
     spawner_process::SpawnerProcess,
-    storage_mounts::StorageConfig,
+    storage_mounts::MountStorageConfig,
     warm,
 };
 use crate::protocol::SpawnKind;
@@ -64,7 +64,7 @@ pub(super) struct ExecutorInner {
     pub(super) hides_packages: bool,
     /// The broker of networks. Without it no run has a network.
     pub(super) broker: Option<BrokerClient>,
-    pub(super) storage: StorageConfig,
+    pub(super) storage: MountStorageConfig,
     missing: Vec<(String, String)>,
     /// The substrates that were tried and can be used.
     pub(super) tried: Mutex<BTreeSet<Substrate>>,

@@ -210,15 +210,14 @@ impl SpawnerClient {
     }
 
     /// Mounts storage in a cell that waits for its job. `server` is the socket of its mount server.
-    /// The error names the mount that failed and says why.
+    /// The error has the name of the mount, which may be empty, and says why it failed.
     pub(crate) async fn mount_storage(
         &self,
         cell: CellId,
         mounts: Vec<StorageMountRequest>,
         server: BorrowedFd<'_>,
     ) -> Result<(), (String, String)> {
-        let first = mounts.first().map_or_else(String::new, |mount| mount.slug.clone());
-        let lost = || (first.clone(), SpawnError::SpawnerLost.to_string());
+        let lost = || (String::new(), SpawnError::SpawnerLost.to_string());
         let (answer, answered) = oneshot::channel();
         self.shared.lock_waiters().storage_mounts.insert(cell, answer);
         let request = SpawnerRequest::Storage { cell, mounts };
@@ -226,8 +225,7 @@ impl SpawnerClient {
             self.shared.lock_waiters().storage_mounts.remove(&cell);
             return Err(lost());
         }
-        let mounted = answered.await.map_err(|_| lost())?;
-        mounted.map_err(|(slug, why)| (if slug.is_empty() { first } else { slug }, why))
+        answered.await.map_err(|_| lost())?
     }
 
     /// Mounts an image.
@@ -398,14 +396,9 @@ impl SpawnerConnection {
                 let waiter = self.lock_waiters().networks.remove(&cell);
                 answer_waiter(waiter, Err(SpawnError::Refused(reason)));
             }
-            SpawnerEvent::StorageMounted { cell } => {
-                answer_waiter(self.lock_waiters().storage_mounts.remove(&cell), Ok(()))
-            }
-            SpawnerEvent::StorageRefused { cell, slug, reason } => {
-                answer_waiter(
-                    self.lock_waiters().storage_mounts.remove(&cell),
-                    Err((slug, reason)),
-                );
+            SpawnerEvent::StorageMounted { cell, failed } => {
+                let waiter = self.lock_waiters().storage_mounts.remove(&cell);
+                answer_waiter(waiter, failed.map_or(Ok(()), Err));
             }
             SpawnerEvent::Gone { cell, used } => {
                 let gone = self.lock_waiters().alive.remove(&cell);
