@@ -139,7 +139,7 @@ fn other_pythons() -> BTreeMap<u32, PathBuf> {
     let prefixes: Vec<_> = installed.map(|entry| entry.unwrap().path()).collect();
     let has = |prefix: &PathBuf, minor| prefix.join(format!("bin/python3.{minor}")).exists();
     // The host has 3.11, or what its distribution has; the images have 3.13 and 3.14.
-    let minors = [11, 13, 14].into_iter();
+    let minors = [12, 13, 14].into_iter();
     minors
         .filter_map(|minor| Some((minor, prefixes.iter().find(|it| has(it, minor))?.clone())))
         .collect()

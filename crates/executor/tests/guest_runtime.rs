@@ -36,7 +36,7 @@ fn interpreters() -> BTreeMap<u32, PathBuf> {
     directories.extend(["/usr/local/bin".into(), "/usr/bin".into()]);
     let mut found = BTreeMap::new();
     for directory in directories {
-        for minor in [11, 13, 14] {
+        for minor in 11..=14 {
             let program = directory.join(format!("python3.{minor}"));
             if program.exists() {
                 found.insert(minor, program);

@@ -40,6 +40,8 @@ while read -r library; do
     mkdir -p "$0$(dirname "$library")"
     [ -e "$0$library" ] || cp -L "$library" "$0$library"
 done
+# Loaded when a thread is ended.
+for library in /lib/*/libgcc_s.so.1; do cp -L "$library" "$0$library"; done
 cp "$(command -v busybox)" "$0/bin/busybox"
 for command in $(busybox --list); do
     [ -e "$0/bin/$command" ] || ln -s busybox "$0/bin/$command"

@@ -12,7 +12,7 @@ from cloche import own_builtins as __builtins__  # noqa: F401
 
 # The versions of CPython with which the fidelity suite passes. A template depends on internals of
 # CPython, and on how it ends, so another version is not used before the suite has run with it.
-SUPPORTED = (3, 11), (3, 13), (3, 14)
+SUPPORTED = (3, 11), (3, 12), (3, 13), (3, 14)
 
 
 def start(usercustomize):

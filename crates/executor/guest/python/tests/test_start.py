@@ -11,11 +11,11 @@ from programs import PROGRAMS
 
 class SupportedVersions(unittest.TestCase):
     def test_versions_that_passed_the_fidelity_suite_are_supported(self):
-        for version in ((3, 11, 7), (3, 13, 5), (3, 14, 0)):
+        for version in ((3, 11, 7), (3, 12, 1), (3, 13, 5), (3, 14, 0)):
             self.assertTrue(start.is_supported("cpython", version, ""), version)
 
     def test_other_versions_implementations_and_builds_are_not(self):
-        for version in ((3, 8, 18), (3, 15, 0), (4, 0)):
+        for version in ((3, 9, 18), (3, 10, 13), (3, 15, 0), (4, 0)):
             self.assertFalse(start.is_supported("cpython", version, ""), version)
         self.assertFalse(start.is_supported("pypy", (3, 11), ""))
         self.assertFalse(start.is_supported("cpython", (3, 14), "t"))
