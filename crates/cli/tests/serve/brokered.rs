@@ -38,7 +38,7 @@ impl BrokeredHost {
             return None;
         };
         let config = files.path().join("cloche.toml");
-        let authority = internet.authority();
+        let authority = files.path().join("ca.pem");
         let text = format!(
             "[network]\nresolvers = [\"{NAME_SERVER}\"]\nca_file = \"{}\"\n",
             authority.display()
