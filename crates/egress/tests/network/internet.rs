@@ -344,7 +344,7 @@ fn serve_tcp(address: &str, handler: impl Fn(TcpStream) + Send + Sync + 'static)
 
 /// Answers requests without a body until the client closes.
 pub fn answer_http(mut stream: TcpStream, name: &str) {
-    let mut head = Vec::new();
+    let mut head: Vec<u8> = Vec::new();
     let mut buffer = [0; 4096];
     while let Ok(len @ 1..) = stream.read(&mut buffer) {
         head.extend(&buffer[..len]);
