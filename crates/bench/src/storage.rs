@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunIo, StorageConfig};
+use cloche_executor::{Executor, ExecutorConfig, MountStorageConfig, PoolSettings, RunIo};
 use cloche_model::{
     ByteSize, KeyPrefix, Language, MountLimits, MountSource, MountSpec, ObjectConnection,
     ObjectCredentials, ObjectStoreKind, RunEnding, RunSpec, VolumeId,
@@ -41,7 +41,7 @@ pub(crate) async fn measure_storage(arguments: &BenchArguments) -> BenchResult<(
     let spool = dir.path().join("spool");
     fs::create_dir(&spool)?;
     let executor =
-        start_executor(StorageConfig { volumes: Some(volumes), spool: Some(spool) }).await?;
+        start_executor(MountStorageConfig { volumes: Some(volumes), spool: Some(spool) }).await?;
     let store = MemoryStore::start().await?;
     let volume =
         MountSource::Volume { id, quota: ByteSize::gib(1), sub_path: KeyPrefix::default() };
@@ -56,7 +56,7 @@ pub(crate) async fn measure_storage(arguments: &BenchArguments) -> BenchResult<(
     Ok(())
 }
 
-async fn start_executor(storage: StorageConfig) -> BenchResult<Executor> {
+async fn start_executor(storage: MountStorageConfig) -> BenchResult<Executor> {
     let mut config = ExecutorConfig::with_program(std::env::current_exe()?);
     config.pool = Some(PoolSettings::default());
     config.storage = storage;

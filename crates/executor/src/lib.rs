@@ -41,6 +41,6 @@ pub use server::{
     run::RunIo,
     run_error::RunError,
     spawner_client::SpawnError,
-    storage_mounts::StorageConfig,
+    storage_mounts::MountStorageConfig,
     warm::DEFAULT_PRELOAD,
 };

@@ -12,7 +12,7 @@ use std::{
 
 use cloche_agent::AgentConfig;
 use cloche_engine::{EngineConfig, GateConfig};
-use cloche_executor::{ExecutorConfig, PoolSettings, StorageConfig};
+use cloche_executor::{ExecutorConfig, MountStorageConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, InvalidUnit};
@@ -223,11 +223,11 @@ impl ServeSettings {
 
     /// The directories of volumes and of files that are being written to buckets. The confined
     /// server makes them, so that they belong to it.
-    pub(super) fn storage_config(&self) -> io::Result<StorageConfig> {
+    pub(super) fn storage_config(&self) -> io::Result<MountStorageConfig> {
         let spool = self.data_dir.join("spool");
         DirBuilder::new().recursive(true).mode(0o700).create(&spool)?;
         let volumes = VolumeStore::open(self.data_dir.join("volumes"))?;
-        Ok(StorageConfig { volumes: Some(volumes), spool: Some(spool) })
+        Ok(MountStorageConfig { volumes: Some(volumes), spool: Some(spool) })
     }
 
     /// Limits the connections to what the limit of open files allows.

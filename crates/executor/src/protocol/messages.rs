@@ -185,10 +185,8 @@ pub(crate) enum SpawnerEvent {
     /// The home has a directory with the name of a file that the run needs.
     #[serde(rename = "Blocked")]
     HomeBlocked { cell: CellId, name: String },
-    /// The storage of a cell was mounted.
-    StorageMounted { cell: CellId },
-    /// The storage of a cell could not be mounted: which one, and why.
-    StorageRefused { cell: CellId, slug: String, reason: String },
+    /// The storage of a cell was mounted, or could not be: which mount failed, and why.
+    StorageMounted { cell: CellId, failed: Option<(String, String)> },
     /// A cell is gone: its processes, its mounts, and its cgroup unless that is reused. Carries the
     /// usage, which was read before.
     Gone { cell: CellId, used: CellUsage },

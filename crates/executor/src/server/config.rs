@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cloche_layers::Layers;
 
-use super::{pool::PoolSettings, storage_mounts::StorageConfig};
+use super::{pool::PoolSettings, storage_mounts::MountStorageConfig};
 
 /// How an executor is set up.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ pub struct ExecutorConfig {
     /// only.
     pub hides_packages: bool,
     /// Where volumes and spool files are.
-    pub storage: StorageConfig,
+    pub storage: MountStorageConfig,
     /// Whether outcomes name the files that runs wrote, although none is stored.
     pub names_files: bool,
 }
@@ -48,7 +48,7 @@ impl ExecutorConfig {
             unpacked_layers: None,
             contained: None,
             hides_packages: false,
-            storage: StorageConfig::default(),
+            storage: MountStorageConfig::default(),
             names_files: false,
         }
     }

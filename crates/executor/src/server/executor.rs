@@ -16,7 +16,7 @@ use super::{
     run_error::RunError,
     spawner_client::{CellSource, SpawnError, SpawnerClient},
     spawner_process::SpawnerProcess,
-    storage_mounts::StorageConfig,
+    storage_mounts::MountStorageConfig,
     warm,
 };
 use crate::protocol::SpawnKind;
@@ -55,7 +55,7 @@ pub(super) struct ExecutorInner {
     /// The directory in which contained cells have theirs.
     pub(super) contained: Option<PathBuf>,
     pub(super) hides_packages: bool,
-    pub(super) storage: StorageConfig,
+    pub(super) storage: MountStorageConfig,
     missing: Vec<(String, String)>,
 }
 

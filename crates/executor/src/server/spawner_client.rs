@@ -201,15 +201,14 @@ impl SpawnerClient {
     }
 
     /// Mounts storage in a cell that waits for its job. `server` is the socket of its mount server.
-    /// The error names the mount that failed and says why.
+    /// The error has the name of the mount, which may be empty, and says why it failed.
     pub(crate) async fn mount_storage(
         &self,
         cell: CellId,
         mounts: Vec<StorageMountRequest>,
         server: BorrowedFd<'_>,
     ) -> Result<(), (String, String)> {
-        let first = mounts.first().map_or_else(String::new, |mount| mount.slug.clone());
-        let lost = || (first.clone(), SpawnError::SpawnerLost.to_string());
+        let lost = || (String::new(), SpawnError::SpawnerLost.to_string());
         let (answer, answered) = oneshot::channel();
         self.shared.lock_waiters().storage_mounts.insert(cell, answer);
         let request = SpawnerRequest::Storage { cell, mounts };
@@ -217,8 +216,7 @@ impl SpawnerClient {
             self.shared.lock_waiters().storage_mounts.remove(&cell);
             return Err(lost());
         }
-        let mounted = answered.await.map_err(|_| lost())?;
-        mounted.map_err(|(slug, why)| (if slug.is_empty() { first } else { slug }, why))
+        answered.await.map_err(|_| lost())?
     }
 
     /// Mounts an image.
@@ -375,9 +373,10 @@ impl SpawnerConnection {
                     let _ = waiter.send(Err(SpawnError::Blocked(name)));
                 }
             }
-            SpawnerEvent::StorageMounted { cell } => self.answer_storage(cell, Ok(())),
-            SpawnerEvent::StorageRefused { cell, slug, reason } => {
-                self.answer_storage(cell, Err((slug, reason)));
+            SpawnerEvent::StorageMounted { cell, failed } => {
+                if let Some(waiter) = self.lock_waiters().storage_mounts.remove(&cell) {
+                    let _ = waiter.send(failed.map_or(Ok(()), Err));
+                }
             }
             SpawnerEvent::Gone { cell, used } => {
                 let gone = self.lock_waiters().alive.remove(&cell);
@@ -386,12 +385,6 @@ impl SpawnerConnection {
                 }
                 self.cell_gone.notify_waiters();
             }
-        }
-    }
-
-    fn answer_storage(&self, cell: CellId, answer: Result<(), (String, String)>) {
-        if let Some(waiter) = self.lock_waiters().storage_mounts.remove(&cell) {
-            let _ = waiter.send(answer);
         }
     }
 

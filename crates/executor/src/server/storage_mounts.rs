@@ -33,7 +33,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Where the executor has what mounts need.
 #[derive(Clone, Debug, Default)]
-pub struct StorageConfig {
+pub struct MountStorageConfig {
     /// The managed volumes of this host.
     pub volumes: Option<VolumeStore>,
     /// A private directory for files that are being written to object stores; the system's
@@ -63,7 +63,7 @@ impl StorageMounts {
     /// killed.
     pub(crate) async fn attach(
         spec: &mut RunSpec,
-        config: &StorageConfig,
+        config: &MountStorageConfig,
         cell: &mut Cell,
         spawner: &SpawnerClient,
     ) -> Result<Option<Self>, RunError> {
@@ -81,7 +81,7 @@ impl StorageMounts {
 
     async fn attach_all(
         specs: Vec<MountSpec>,
-        config: &StorageConfig,
+        config: &MountStorageConfig,
         cell: &mut Cell,
         spawner: &SpawnerClient,
     ) -> Result<Self, RunError> {
@@ -100,7 +100,11 @@ impl StorageMounts {
         });
         let mounted = spawner.mount_storage(cell.id, requests.collect(), theirs.as_fd()).await;
         drop(theirs);
-        mounted.map_err(|(slug, reason)| RunError::Storage { slug, reason })?;
+        mounted.map_err(|(slug, reason)| {
+            // A failure that is none of one mount is that of the first.
+            let slug = if slug.is_empty() { specs[0].slug.to_string() } else { slug };
+            RunError::Storage { slug, reason }
+        })?;
         #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
         let socket = Arc::new(AsyncFd::new(ours)?);
         let (says, said) = mpsc::channel(4);
@@ -154,7 +158,7 @@ impl StorageMounts {
 /// Sends what is mounted to a mount server that has not started yet.
 fn send_setup(
     specs: &[MountSpec],
-    config: &StorageConfig,
+    config: &MountStorageConfig,
     socket: BorrowedFd<'_>,
 ) -> Result<(), RunError> {
     let mut has_network = false;
@@ -192,7 +196,7 @@ fn send_setup(
 /// Opens what is behind a mount.
 fn open_source(
     spec: &MountSpec,
-    config: &StorageConfig,
+    config: &MountStorageConfig,
 ) -> io::Result<(MountSetupSource, Vec<OwnedFd>)> {
     match &spec.source {
         MountSource::Objects { connection, prefix } => {

@@ -230,16 +230,14 @@ impl<'a> EventLoop<'a> {
             Some((slot, pidfd)) => self.storage.mount(slot, pidfd, mounts, fds),
             None => Err(StorageMountError::without_slug("the cell is gone")),
         };
-        match mounted {
+        let failed = match mounted {
             Ok(server) => {
                 self.cells.set_mount_server(cell, server);
-                self.send_event(&SpawnerEvent::StorageMounted { cell })
+                None
             }
-            Err(StorageMountError { slug, source }) => {
-                let reason = source.to_string();
-                self.send_event(&SpawnerEvent::StorageRefused { cell, slug, reason })
-            }
-        }
+            Err(StorageMountError { slug, source }) => Some((slug, source.to_string())),
+        };
+        self.send_event(&SpawnerEvent::StorageMounted { cell, failed })
     }
 
     /// Reports that a cell was started, with its gauges, or that its start failed.

@@ -29,7 +29,7 @@ use super::{
     contained_host::{self, ContainedHost},
     home_mounter,
     host_ids::{self, HostIds},
-    image, io_error,
+    image, io_error, storage_mounter,
 };
 use crate::protocol::{SPAWNER_ARG0, SPAWNER_CONTAINED, SpawnerSetup};
 
@@ -242,7 +242,7 @@ fn build_root(root: &Path, ids: Option<HostIds>) -> io::Result<ImageView> {
         mount_at(c"/usr", &root.join("usr"), c"", BIND_REC, c"")?;
     }
     make_device_nodes(&root.join("dev"), ids.is_some())?;
-    make_fuse_node(&root.join("fuse"), ids.is_some());
+    storage_mounter::make_fuse_node(&root.join("fuse"), ids.is_some());
     if let Some(ids) = ids {
         image::chown_tree(&root.join("dev"), ids.image_owner())?;
     }
@@ -345,17 +345,6 @@ fn make_device_nodes(dev: &Path, privileged: bool) -> io::Result<()> {
         symlink(target, dev.join(name))?;
     }
     Ok(())
-}
-
-/// Makes the device of storage mounts, which no cell sees. A host without it mounts no storage.
-fn make_fuse_node(path: &Path, privileged: bool) {
-    const MAJOR_MINOR: (u32, u32) = (10, 229);
-    if privileged {
-        let (major, minor) = MAJOR_MINOR;
-        let _ = sys::mknod(&path_to_cstring(path), 0o020_600, major, minor);
-    } else if fs::write(path, "").is_ok() {
-        let _ = mount_at(c"/dev/fuse", path, c"", BIND_REC, c"");
-    }
 }
 
 pub(super) fn read_host_facts() -> HostFacts {

@@ -4,9 +4,14 @@
 //! connections and the server's socket on, and keeps neither.
 
 use std::{
+    ffi::CString,
     fs::File,
     io,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::{
+        fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
 };
 
 use cloche_jail::{
@@ -203,6 +208,18 @@ fn confine_identity(
     let mut kept = kept.into_iter().map(sys::into_owned_fd);
     let control = kept.next().ok_or(io::ErrorKind::InvalidInput)?;
     Ok((control, kept.collect()))
+}
+
+/// Makes the device of storage mounts, which no cell sees. A host without it mounts no storage.
+pub(super) fn make_fuse_node(path: &Path, privileged: bool) {
+    const MAJOR_MINOR: (u32, u32) = (10, 229);
+    const BIND: u64 = 4096;
+    let Ok(node) = CString::new(path.as_os_str().as_bytes()) else { return };
+    if privileged {
+        let _ = sys::mknod(&node, 0o020_600, MAJOR_MINOR.0, MAJOR_MINOR.1);
+    } else if std::fs::write(path, "").is_ok() {
+        let _ = sys::mount(c"/dev/fuse", &node, c"", BIND, c"");
+    }
 }
 
 fn create_fuse_mount(request: &StorageMountRequest, owner: u32) -> io::Result<FuseMount> {

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_executor::{Executor, ExecutorConfig, PoolSettings, RunError, RunIo, StorageConfig};
+use cloche_executor::{
+    Executor, ExecutorConfig, MountStorageConfig, PoolSettings, RunError, RunIo,
+};
 use cloche_model::{
     ByteSize, KeyPrefix, Language, MountLimits, MountSource, MountSpec, ObjectConnection,
     ObjectCredentials, ObjectStoreKind, RunEnding, RunOutcome, RunSpec, Secret, VolumeId,
@@ -56,7 +58,7 @@ impl StorageHost {
         let volumes = VolumeStore::open(directory.path().join("volumes")).unwrap();
         let spool = directory.path().join("spool");
         fs::create_dir(&spool).unwrap();
-        let storage = StorageConfig { volumes: Some(volumes.clone()), spool: Some(spool) };
+        let storage = MountStorageConfig { volumes: Some(volumes.clone()), spool: Some(spool) };
         let config = ExecutorConfig { storage, ..host::own_config(pool) };
         let executor = host::start_with(config).await?;
         Some(Self { executor, volumes, directory })

@@ -1,5 +1,6 @@
 # What programs do to files, in the directory of the first argument.
-import csv, json, logging, mmap, os, shutil, sqlite3, subprocess, sys, tarfile, tempfile, threading, zipfile, gzip, pickle, wave
+import csv, gzip, json, logging, mmap, os, pickle, shutil, sqlite3, subprocess, tarfile
+import tempfile, threading, wave, zipfile
 
 root = os.environ["ROOT"]
 links = os.environ.get("LINKS") == "1"
@@ -61,12 +62,14 @@ def _():
     for i in range(5):
         with open("log.txt", "a") as f:
             f.write(f"line {i}\n")
-    subprocess.run("echo more >> log.txt; echo tee | tee -a log.txt >/dev/null", shell=True, check=True)
+    more = "echo more >> log.txt; echo tee | tee -a log.txt >/dev/null"
+    subprocess.run(more, shell=True, check=True)
     handler = logging.FileHandler("log.txt")
     logging.getLogger("t").addHandler(handler)
     logging.getLogger("t").warning("logged")
     handler.close()
-    assert open("log.txt").read() == "".join(f"line {i}\n" for i in range(5)) + "more\ntee\nlogged\n"
+    lines = "".join(f"line {i}\n" for i in range(5))
+    assert open("log.txt").read() == lines + "more\ntee\nlogged\n"
 
 
 @part("sed -i")
@@ -113,7 +116,8 @@ def _():
         db.execute("update t set x = 1 where rowid % 2")
         db.commit()
         db.close()
-        assert sqlite3.connect(f"{mode}.db").execute("select count(*), sum(x=1) from t").fetchone() == (20, 10)
+        again = sqlite3.connect(f"{mode}.db").execute("select count(*), sum(x=1) from t")
+        assert again.fetchone() == (20, 10)
 
 
 @part("mapped memory")
@@ -180,7 +184,8 @@ def _():
     assert numpy.memmap("mm.bin", dtype="int32", mode="r").sum() == 7000
     frame = pandas.DataFrame({"x": range(1000)})
     frame.to_csv("p.csv"); assert len(pandas.read_csv("p.csv")) == 1000
-    for name, write, read in [("p.parquet", "to_parquet", "read_parquet"), ("p.xlsx", "to_excel", "read_excel")]:
+    kinds = [("p.parquet", "to_parquet", "read_parquet"), ("p.xlsx", "to_excel", "read_excel")]
+    for name, write, read in kinds:
         try:
             getattr(frame, write)(name)
         except ImportError:
@@ -192,9 +197,11 @@ def _():
 def _():
     if not shutil.which("git"):
         return
-    env = {**os.environ, "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    names = ["GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL"]
+    env = {**os.environ, **{name: "a@b" for name in names}}
     os.mkdir("repo")
-    run = lambda *a: subprocess.run(["git", "-c", "gc.auto=0", *a], cwd="repo", env=env, check=True, capture_output=True, text=True).stdout
+    how = dict(cwd="repo", env=env, check=True, capture_output=True, text=True)
+    run = lambda *a: subprocess.run(["git", "-c", "gc.auto=0", *a], **how).stdout
     run("init", "-q")
     if not links:
         return

@@ -1,5 +1,5 @@
 # Does the same random operations in two directories and compares what each answers.
-import errno, json, os, random, shutil, stat, sys
+import errno, json, os, random, stat, sys
 
 ONE, TWO = os.environ["ONE"], os.environ["TWO"]
 seed, count = int(os.environ["SEED"]), int(os.environ["COUNT"])
@@ -12,7 +12,8 @@ def path():
 
 
 def content():
-    return bytes(rng.getrandbits(8) for _ in range(rng.choice([0, 1, 10, 4096, 5000]))) * rng.choice([1, 1, 40])
+    size = rng.choice([0, 1, 10, 4096, 5000])
+    return bytes(rng.getrandbits(8) for _ in range(size)) * rng.choice([1, 1, 40])
 
 
 def write(root, p, data, mode):
@@ -66,11 +67,12 @@ def times(root, p, when):
 
 def operation():
     kind = rng.choice(
-        "write write write append update update read truncate mkdir mkdir unlink rmdir rename rename link "
-        "symlink readlink list facts chmod times unlinked exclusive".split()
+        "write write write append update update read truncate mkdir mkdir unlink rmdir rename "
+        "rename link symlink readlink list facts chmod times unlinked exclusive".split()
     )
     p, q, data = path(), path(), content()
-    offset, size, mode, when = rng.choice([0, 1, 100, 9000]), rng.choice([0, 5, 5000, 20000]), rng.choice([0o644, 0o600, 0o755, 0o444]), rng.randrange(10**9)
+    offset, size = rng.choice([0, 1, 100, 9000]), rng.choice([0, 5, 5000, 20000])
+    mode, when = rng.choice([0o644, 0o600, 0o755, 0o444]), rng.randrange(10**9)
     run = {
         "write": lambda r: write(r, p, data, "wb"),
         "append": lambda r: write(r, p, data, "ab"),
@@ -120,11 +122,12 @@ for step in range(count):
     history.append(name)
     one, two = answer(run, ONE), answer(run, TWO)
     if one != two:
-        print(json.dumps({"step": step, "operation": name, "mount": str(one), "plain": str(two), "before": history[-8:]}))
+        answers = {"step": step, "operation": name, "mount": str(one), "plain": str(two)}
+        print(json.dumps({**answers, "before": history[-8:]}))
         sys.exit(1)
 one, two = tree(ONE), tree(TWO)
 if one != two:
-    print("trees differ", {p: (one.get(p), two.get(p)) for p in one.keys() | two.keys() if one.get(p) != two.get(p)})
+    names = [p for p in one.keys() | two.keys() if one.get(p) != two.get(p)]
+    print("trees differ", {p: (one.get(p), two.get(p)) for p in names})
     sys.exit(1)
-used = sum(size for (mode, size, links), _ in one.values() if mode[0] == "-")
 print("same", len(one))

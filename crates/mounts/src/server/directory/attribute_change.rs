@@ -8,7 +8,7 @@ use rustix::{
 
 use super::{
     DirectoryMount,
-    handles::OpenFile,
+    handles::OpenMountFile,
     host_files::{DIRECTORY_MODE, FILE_MODE, host_mode, kind_of, stat_file, timestamps},
 };
 use crate::volume::{Beneath, open_beneath};
@@ -66,7 +66,7 @@ impl DirectoryMount {
 
     fn change_mode(
         &self,
-        open: Option<&OpenFile>,
+        open: Option<&OpenMountFile>,
         path: &Result<Vec<u8>>,
         mode: u32,
     ) -> Result<()> {

@@ -10,7 +10,7 @@ const MAX_HANDLES: usize = 4096;
 
 /// An open file.
 #[derive(Debug)]
-pub(super) struct OpenFile {
+pub(super) struct OpenMountFile {
     pub(super) file: File,
     pub(super) node: u64,
     /// Opened to append: every write goes to the end, also beside writers of other cells.
@@ -28,7 +28,7 @@ pub(super) struct OpenDirectory {
 
 #[derive(Clone, Debug)]
 pub(super) enum Handle {
-    File(Arc<OpenFile>),
+    File(Arc<OpenMountFile>),
     Directory(Arc<OpenDirectory>),
 }
 
@@ -50,7 +50,7 @@ impl HandleTable {
         Some(self.next)
     }
 
-    pub(super) fn file(&self, id: u64) -> Option<Arc<OpenFile>> {
+    pub(super) fn file(&self, id: u64) -> Option<Arc<OpenMountFile>> {
         match self.open.get(&id)? {
             Handle::File(file) => Some(Arc::clone(file)),
             Handle::Directory(_) => None,
@@ -69,7 +69,7 @@ impl HandleTable {
     }
 
     /// All files that are open.
-    pub(super) fn files(&self) -> Vec<Arc<OpenFile>> {
+    pub(super) fn files(&self) -> Vec<Arc<OpenMountFile>> {
         let file = |handle: &Handle| match handle {
             Handle::File(file) => Some(Arc::clone(file)),
             Handle::Directory(_) => None,

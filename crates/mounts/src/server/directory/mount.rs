@@ -18,7 +18,7 @@ use rustix::{
 };
 
 use super::{
-    handles::{Handle, HandleTable, OpenDirectory, OpenFile},
+    handles::{Handle, HandleTable, OpenDirectory, OpenMountFile},
     host_files::{
         DIRECTORY_MODE, FILE_MODE, STATX, facts_of, host_flags, host_mode, identity_of, kind_of,
         read_entries, stat_at, stat_file,
@@ -118,7 +118,7 @@ impl DirectoryMount {
 
     /// An open file for operations that the kernel sends without a path: a file that was deleted
     /// while it is open has no other way to it.
-    pub(super) fn open_file(&self, node: u64, handle: Option<u64>) -> Option<Arc<OpenFile>> {
+    pub(super) fn open_file(&self, node: u64, handle: Option<u64>) -> Option<Arc<OpenMountFile>> {
         let handle = handle.or_else(|| self.nodes.lock().open_handle(node))?;
         self.handles.lock().file(handle)
     }
@@ -207,7 +207,7 @@ impl DirectoryMount {
         self.quota.hold(&file)?;
         let appends = flags.contains(OFlags::APPEND);
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
-        let open = Arc::new(OpenFile { file, node, appends, writes });
+        let open = Arc::new(OpenMountFile { file, node, appends, writes });
         let id = self.handles.lock().insert(Handle::File(open)).ok_or(Errno::MFILE)?;
         self.nodes.lock().opened(node, id);
         Ok((id, appends))

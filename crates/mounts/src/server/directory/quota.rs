@@ -18,7 +18,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use super::handles::OpenFile;
+use super::handles::OpenMountFile;
 use crate::volume::{Beneath, VolumeLedger, to_errno};
 
 /// The accounting of a mount; a plain directory has none.
@@ -50,7 +50,7 @@ impl QuotaGuard {
     }
 
     /// Writes at an offset, or at the end of a file that is open to append.
-    pub(super) fn write(&self, open: &OpenFile, data: &[u8], offset: u64) -> Result<usize> {
+    pub(super) fn write(&self, open: &OpenMountFile, data: &[u8], offset: u64) -> Result<usize> {
         let write = |at: u64| match open.appends {
             true => rustix::io::write(&open.file, data),
             false => open.file.write_at(data, at).map_err(|error| to_errno(&error)),

@@ -22,7 +22,7 @@ const MAX_NODES: usize = 1 << 20;
 const MAX_ABSENT: usize = 1 << 14;
 
 /// A file or directory.
-pub(super) struct Node {
+pub(super) struct ObjectNode {
     parent: u64,
     name: String,
     pub(super) is_directory: bool,
@@ -53,7 +53,7 @@ pub(super) enum Found {
 
 pub(super) struct ObjectNodes {
     next: u64,
-    nodes: HashMap<u64, Node>,
+    nodes: HashMap<u64, ObjectNode>,
     names: HashMap<(u64, String), u64>,
     absent: HashMap<(u64, String), Instant>,
     started: SystemTime,
@@ -61,7 +61,7 @@ pub(super) struct ObjectNodes {
 
 impl ObjectNodes {
     pub(super) fn new() -> Self {
-        let root = Node::new(ROOT, String::new(), true);
+        let root = ObjectNode::new(ROOT, String::new(), true);
         Self {
             next: ROOT + 1,
             nodes: HashMap::from([(ROOT, root)]),
@@ -71,11 +71,11 @@ impl ObjectNodes {
         }
     }
 
-    pub(super) fn get(&self, id: u64) -> Result<&Node, Errno> {
+    pub(super) fn get(&self, id: u64) -> Result<&ObjectNode, Errno> {
         self.nodes.get(&id).ok_or(Errno::STALE)
     }
 
-    pub(super) fn get_mut(&mut self, id: u64) -> Result<&mut Node, Errno> {
+    pub(super) fn get_mut(&mut self, id: u64) -> Result<&mut ObjectNode, Errno> {
         self.nodes.get_mut(&id).ok_or(Errno::STALE)
     }
 
@@ -141,7 +141,7 @@ impl ObjectNodes {
                 self.detach(parent, name);
                 let id = self.next;
                 self.next += 1;
-                self.nodes.insert(id, Node::new(parent, name.to_owned(), is_directory));
+                self.nodes.insert(id, ObjectNode::new(parent, name.to_owned(), is_directory));
                 self.names.insert((parent, name.to_owned()), id);
                 id
             }
@@ -213,7 +213,7 @@ impl ObjectNodes {
 
     /// Entries of a directory that a listing of the store does not have.
     pub(super) fn local_children(&self, parent: u64) -> Vec<(String, u64)> {
-        let is_local = |node: &Node| {
+        let is_local = |node: &ObjectNode| {
             let unstored = node.spool.as_ref().is_some_and(|spool| !spool.is_stored());
             node.parent == parent && !node.unlinked && (node.is_local || unstored)
         };
@@ -228,7 +228,7 @@ impl ObjectNodes {
 
     /// All files that are being written.
     pub(super) fn spools(&self) -> Vec<(u64, Arc<SpoolFile>)> {
-        let spool = |(id, node): (&u64, &Node)| Some((*id, Arc::clone(node.spool.as_ref()?)));
+        let spool = |(id, node): (&u64, &ObjectNode)| Some((*id, Arc::clone(node.spool.as_ref()?)));
         self.nodes.iter().filter_map(spool).collect()
     }
 
@@ -266,7 +266,7 @@ impl ObjectNodes {
     }
 }
 
-impl Node {
+impl ObjectNode {
     fn new(parent: u64, name: String, is_directory: bool) -> Self {
         Self {
             parent,
