@@ -13,6 +13,8 @@ mod support;
 
 #[path = "fidelity/case.rs"]
 mod case;
+#[path = "fidelity/substrates.rs"]
+mod substrates;
 #[path = "fidelity/ways.rs"]
 mod ways;
 

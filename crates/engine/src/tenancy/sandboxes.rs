@@ -129,7 +129,6 @@ impl SandboxChange {
         if let Some(substrate) = self.substrate {
             sandbox.shape.substrate = substrate.parse()?;
         }
-        sandbox.shape.substrate.check_profile(sandbox.shape.profile)?;
         if self.storage.is_some_and(|storage| !storage.is_empty()) {
             return Err(Invalid::new("storage: this build cannot mount storage yet"));
         }

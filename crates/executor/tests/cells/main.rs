@@ -22,6 +22,7 @@ mod pool_groups;
 mod random_homes;
 mod reuse;
 mod strict;
+mod substrate_images;
 mod substrates;
 
 fn main() -> ExitCode {
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
                 random_homes::TESTS,
                 reuse::TESTS,
                 strict::TESTS,
+                substrate_images::TESTS,
                 substrates::TESTS,
             ]
             .concat(),
