@@ -64,7 +64,7 @@ fn compile_policies() -> Result<(), Box<dyn Error>> {
     write_filter(&contained, arch, &out.join("seccomp_contained.bpf"))
 }
 
-/// Writes a policy in the format of OCI bundles.
+/// Writes a policy in the format of OCI bundles, and in the order that gVisor needs.
 fn write_bundle_filter(
     policy: &FilterPolicy,
     arch: Arch,
@@ -72,7 +72,9 @@ fn write_bundle_filter(
     name: &str,
 ) -> Result<(), Box<dyn Error>> {
     let filter = oci::bundle_filter(policy, arch).to_string();
-    Ok(fs::write(out.join(format!("{name}.oci.json")), filter)?)
+    fs::write(out.join(format!("{name}.oci.json")), filter)?;
+    let filter = oci::ordered_bundle_filter(policy, arch).to_string();
+    Ok(fs::write(out.join(format!("{name}.gvisor.json")), filter)?)
 }
 
 fn write_filter(policy: &FilterPolicy, arch: Arch, file: &Path) -> Result<(), Box<dyn Error>> {

@@ -20,6 +20,8 @@ mod case;
 mod corpus;
 #[path = "fidelity/image.rs"]
 mod image;
+#[path = "fidelity/substrates.rs"]
+mod substrates;
 #[path = "fidelity/ways.rs"]
 mod ways;
 

@@ -5,8 +5,9 @@
 //! pid 1 of another cell does. The guest is in a pid namespace below, so the end of this process is
 //! the end of everything in the cell: the runtime, its helpers and the guest.
 //!
-//! `stage` mounts, `placement` takes the job, `bundle` writes `config.json`, and `runtime` knows the
-//! command lines. The driver reads no byte of a guest.
+//! `stage` mounts, `placement` takes the job, `cell_init` starts pid 1 of the guest's namespace,
+//! `bundle` writes `config.json`, and `runtime` knows the command lines. The driver reads no byte of
+//! a guest.
 
 use std::{
     fs::{self, File},
@@ -15,6 +16,7 @@ use std::{
 };
 
 use cloche_jail::{
+    has_too_many_sockets,
     launch::GUEST_OOM_SCORE,
     plan::{HostFacts, ImageView},
     protocol::{
@@ -24,22 +26,27 @@ use cloche_jail::{
     report::{CellReport, REPORT_LEN, WallName},
     rlimits::GuestRlimits,
     seccomp::SyscallPolicy,
+    speculation,
     sys::{self, Errno, PrctlOption},
 };
 use cloche_model::OciRuntime;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 mod bundle;
+mod cell_init;
+mod finish;
 mod placement;
 mod runtime;
 mod stage;
-mod user_limits;
 
+use cell_init::CellInit;
 use runtime::{GuestEnd, RuntimeProgram};
 pub(crate) use stage::{STAGE, STAGE_HOME};
 
 /// The most reports that repeat what a runtime said: two KiB.
 const MAX_WORDS: usize = 40;
+/// How often the sockets of a cell are counted.
+const COUNT_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 25_000_000 };
 
 /// What a driver builds a cell from.
 pub(crate) struct DriverSetup {
@@ -51,6 +58,8 @@ pub(crate) struct DriverSetup {
     pub(crate) disk: (u64, u64),
     /// The resource limits of each process of the guest.
     pub(crate) rlimits: GuestRlimits,
+    /// The most sockets, for kernel memory that no cgroup counts.
+    pub(crate) sockets: u32,
     /// The host id of the image's owner, who is root inside the cell.
     pub(crate) image_owner: u32,
     /// The host id of the guest.
@@ -106,6 +115,8 @@ pub(crate) fn run_driver(setup: &DriverSetup, fds: &DriverFds) -> ! {
     }
     match drive_cell(setup) {
         Ok(Some(end)) => {
+            // Nothing changes in the cell after its end is reported.
+            end_all_processes();
             report_end(end);
             wait_for_release();
         }
@@ -144,6 +155,9 @@ fn drive_cell(setup: &DriverSetup) -> Result<Option<GuestEnd>, DriverFailure> {
     stage::mount_proc().map_err(DriverFailure::of_wall("proc"))?;
     fs::write("/proc/self/oom_score_adj", GUEST_OOM_SCORE.to_string())
         .map_err(DriverFailure::of_wall("oom-score"))?;
+    if setup.syscalls == SyscallPolicy::Strict {
+        disable_speculation(setup).map_err(DriverFailure::of_wall("speculation"))?;
+    }
     let program = RuntimeProgram::find(setup.runtime)?;
     if setup.checks_version {
         program.check_version()?;
@@ -152,40 +166,78 @@ fn drive_cell(setup: &DriverSetup) -> Result<Option<GuestEnd>, DriverFailure> {
     let home = File::open(STAGE_HOME).map_err(DriverFailure::of_wall("home"))?;
     let _ = sys::sendmsg(CONTROL_FD, &CellReport::Ready.to_bytes(), &[home.as_raw_fd()]);
     drop(home);
-    if !wait_for(JOB_FD).map_err(DriverFailure::of_wall("job"))? {
+    if wait_for(JOB_FD, None).map_err(DriverFailure::of_wall("job"))? != WaitEnd::Readable {
         return Ok(None);
     }
     let placed = placement::place_job(setup).map_err(DriverFailure::of_wall("job"))?;
     sys::close(JOB_FD);
     let Some(start) = placed else { return Ok(Some(GuestEnd::Exited(EXIT_BAD_JOB))) };
-    bundle::write_bundle(setup, &start).map_err(DriverFailure::of_wall("bundle"))?;
-    let guest = program.start()?;
+    let init = match setup.runtime {
+        OciRuntime::Crun | OciRuntime::Runc => {
+            Some(CellInit::start(setup).map_err(DriverFailure::of_wall("pid-one"))?)
+        }
+        OciRuntime::Runsc => None,
+    };
+    let init_pid = init.as_ref().map(|init| init.pid);
+    bundle::write_bundle(setup, &start, init_pid).map_err(DriverFailure::of_wall("bundle"))?;
+    let guest = program.start(setup)?;
     // The guest has its own copies. Its output ends when the last of them is closed.
     (0..3).for_each(sys::close);
-    match wait_for(guest.watch_fd()).map_err(DriverFailure::of_wall("guest"))? {
-        true => guest.read_end().map(Some),
-        false => Ok(None),
+    // The sockets of a guest of runsc are in its own kernel.
+    let most = (setup.runtime != OciRuntime::Runsc).then_some(setup.sockets);
+    match wait_for(guest.watch_fd(), most).map_err(DriverFailure::of_wall("guest"))? {
+        WaitEnd::Readable => guest.read_end().map(Some),
+        WaitEnd::ServerGone => Ok(None),
+        WaitEnd::TooManySockets => Ok(Some(GuestEnd::TooManySockets)),
     }
 }
 
-/// Waits until a descriptor is readable; false if the server closed the control socket before.
-fn wait_for(fd: RawFd) -> io::Result<bool> {
+/// Disables speculation for this process and all that it starts, for good.
+fn disable_speculation(setup: &DriverSetup) -> io::Result<()> {
+    for ((kind, _), can) in speculation::KINDS.into_iter().zip(setup.facts.speculation) {
+        if can {
+            let disabled = sys::force_disable_speculation(kind);
+            disabled.map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
+        }
+    }
+    Ok(())
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WaitEnd {
+    Readable,
+    /// The server closed the control socket.
+    ServerGone,
+    TooManySockets,
+}
+
+/// Waits until a descriptor is readable, or the cell has more than `most` sockets. The kernel counts
+/// a closed socket for a moment, so it is the second count that decides.
+fn wait_for(fd: RawFd, most: Option<u32>) -> io::Result<WaitEnd> {
     let [watched, control] = [borrow(fd)?, borrow(CONTROL_FD)?];
+    let timeout = most.map(|_| COUNT_INTERVAL);
+    let mut had_too_many = false;
     loop {
         let mut polled = [
             PollFd::new(&watched, PollFlags::IN),
             PollFd::new(&control, PollFlags::IN | PollFlags::HUP),
         ];
-        match poll(&mut polled, None) {
+        match poll(&mut polled, timeout.as_ref()) {
             Err(rustix::io::Errno::INTR) => continue,
             ready => ready?,
         };
         if !polled[0].revents().is_empty() {
-            return Ok(true);
+            return Ok(WaitEnd::Readable);
         }
         if !polled[1].revents().is_empty() {
-            return Ok(false);
+            return Ok(WaitEnd::ServerGone);
         }
+        let has_too_many = most.is_some_and(has_too_many_sockets);
+        if has_too_many && had_too_many {
+            return Ok(WaitEnd::TooManySockets);
+        }
+        had_too_many = has_too_many;
     }
 }
 
@@ -199,6 +251,7 @@ fn report_end(end: GuestEnd) {
     let report = match end {
         GuestEnd::Exited(code) => CellReport::Exited(code),
         GuestEnd::Killed(signal) => CellReport::Signalled(signal),
+        GuestEnd::TooManySockets => CellReport::KernelMemory,
     };
     let _ = sys::sendmsg(CONTROL_FD, &report.to_bytes(), &[]);
 }

@@ -34,7 +34,9 @@ pub mod sys;
 pub mod template;
 
 // Short paths for the other crates.
-pub use pid_one::contained_cell::END_SIGNAL;
+pub use pid_one::{
+    contained_cell::END_SIGNAL, driven_cell::stay_as_pid_one, socket_budget::has_too_many_sockets,
+};
 pub use protocol::report;
 pub use server::{job_writer, privileges};
 pub use spawner::{cgroup, launch, plan, proc_masks, rlimits, speculation, walls};

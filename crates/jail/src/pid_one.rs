@@ -6,7 +6,9 @@
 mod announced_exit;
 pub(crate) mod cold_cell;
 pub(crate) mod contained_cell;
+#[cfg(not(cloche_template))]
+pub(crate) mod driven_cell;
 pub(crate) mod forked_cell;
-mod socket_budget;
+pub(crate) mod socket_budget;
 pub(crate) mod socket_watch;
 mod supervise;

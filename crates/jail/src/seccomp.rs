@@ -98,6 +98,20 @@ pub const fn guest_bundle_filter(policy: SyscallPolicy) -> Option<&'static str> 
     }
 }
 
+/// The same for gVisor, which applies the first entry that fits.
+#[must_use]
+pub const fn guest_gvisor_filter(policy: SyscallPolicy) -> Option<&'static str> {
+    match policy {
+        SyscallPolicy::Standard => {
+            Some(include_str!(concat!(env!("OUT_DIR"), "/seccomp.gvisor.json")))
+        }
+        SyscallPolicy::Strict => {
+            Some(include_str!(concat!(env!("OUT_DIR"), "/seccomp_strict.gvisor.json")))
+        }
+        SyscallPolicy::Contained => None,
+    }
+}
+
 /// The filter of the server, from `policy/server.json`.
 #[must_use]
 pub fn server_filter() -> &'static [u8] {

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, SandboxProfile};
+use crate::Invalid;
 
 /// What builds the cell of a sandbox.
 #[derive(
@@ -60,20 +60,6 @@ impl Substrate {
             Self::Oci(OciRuntime::Runc) => "oci:runc",
             Self::Oci(OciRuntime::Runsc) => "oci:runsc",
         }
-    }
-
-    /// Checks that its cells can have the walls of a profile.
-    ///
-    /// # Errors
-    /// runsc applies no system call filter to a guest, so it has no profile `strict`.
-    pub fn check_profile(self, profile: SandboxProfile) -> Result<(), Invalid> {
-        if self == Self::Oci(OciRuntime::Runsc) && profile == SandboxProfile::Strict {
-            return Err(Invalid::new(
-                "substrate: oci:runsc applies no system call filter to a guest, so it cannot have \
-                 the profile strict; use native, oci:crun or oci:runc",
-            ));
-        }
-        Ok(())
     }
 }
 

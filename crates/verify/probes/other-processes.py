@@ -1,8 +1,9 @@
 # Reading, writing and steering other processes: pid 1, and also a child of one's own.
 import ctypes
+import errno
 import os
 import time
-from probe import refused, syscall, verdict
+from probe import check, refused, syscall, verdict
 
 ATTACH, SEIZE = 16, 0x4206
 child = os.fork()
@@ -17,7 +18,11 @@ for who, pid in [("pid 1", 1), ("child", child)]:
     refused(f"read {who}", "EPERM", syscall, "process_vm_readv", pid, vector, 1, vector, 1, 0)
     refused(f"write {who}", "EPERM", syscall, "process_vm_writev", pid, vector, 1, vector, 1, 0)
     refused(f"compare {who}", "EPERM", syscall, "kcmp", pid, pid, 0, 0, 0)
-handle = syscall("pidfd_open", 1, 0)
-refused("descriptor of pid 1", "EPERM", syscall, "pidfd_getfd", handle, 4, 0)
+try:
+    handle = syscall("pidfd_open", 1, 0)
+except OSError as error:
+    check(f"pidfd_open: {error.strerror}", error.errno == errno.ENOSYS)
+else:
+    refused("descriptor of pid 1", "EPERM", syscall, "pidfd_getfd", handle, 4, 0)
 os.kill(child, 9)
 verdict()

@@ -3,4 +3,6 @@ import os
 
 block = bytes(range(256)) * 4096
 for _ in range(256):
-    os.write(1, block)
+    left = memoryview(block)
+    while left:
+        left = left[os.write(1, left):]

@@ -148,8 +148,10 @@ fn half_a_minute() -> RunLimits {
     RunLimits { timeout: Duration::from_secs(30), ..ordinary_limits() }
 }
 
+/// With time for a slow substrate to read much.
 fn little_memory() -> RunLimits {
-    RunLimits { memory: ByteSize::mib(128), disk: ByteSize::mib(512), ..ordinary_limits() }
+    let (memory, disk) = (ByteSize::mib(128), ByteSize::mib(512));
+    RunLimits { memory, disk, timeout: Duration::from_secs(60), ..ordinary_limits() }
 }
 
 fn hardly_any_memory() -> RunLimits {
@@ -164,8 +166,10 @@ fn few_processes() -> RunLimits {
     RunLimits { pids: 32, ..ordinary_limits() }
 }
 
+/// A substrate whose start needs much processor time has to come to the end too.
 fn little_processor() -> RunLimits {
-    RunLimits { cpus: CpuShare::from_millicores(100), ..ordinary_limits() }
+    let cpus = CpuShare::from_millicores(100);
+    RunLimits { cpus, timeout: Duration::from_secs(60), ..ordinary_limits() }
 }
 
 fn one_second() -> RunLimits {

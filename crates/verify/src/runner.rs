@@ -15,6 +15,7 @@ use crate::{
     decoys::HostDecoys,
     host::{self, HostCounts},
     probes::{PRELUDE, Probe, ProbeScenario},
+    substrates,
     verdict::{ProbeEvidence, ProbeVerdict},
 };
 
@@ -87,9 +88,12 @@ impl ProbeRunner {
         if probe.alone {
             self.executor.wait_for_teardown().await;
         }
-        ProbeFinding::Decided((probe.judge)(&ProbeEvidence {
+        let substrate = self.shape.substrate;
+        let said = substrates::leave_out_checks(substrate, probe, &played.said);
+        let judge = substrates::judge_of(substrate, probe);
+        ProbeFinding::Decided(judge(&ProbeEvidence {
             outcome: &played.outcome,
-            said: &played.said,
+            said: &said,
             took: played.took,
             limits: (probe.limits)(),
             neighbour: played.neighbour,

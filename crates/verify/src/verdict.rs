@@ -132,12 +132,17 @@ pub fn within_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 
 /// It was stopped in time, all of it, and a neighbour was served meanwhile.
 pub fn stopped_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
+    let ended = over_at_deadline(seen);
+    ProbeVerdict { held: ended.held && seen.outcome.ending == RunEnding::TimedOut, ..ended }
+}
+
+/// It was over at its deadline or before, all of it, and a neighbour was served meanwhile.
+pub(crate) fn over_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let over = seen.took.saturating_sub(seen.limits.timeout);
     let waited = seen.neighbour;
     let served = waited.is_none_or(|waited| waited < Duration::from_secs(5));
     let left = seen.after.growth(&seen.before);
-    let held =
-        seen.outcome.ending == RunEnding::TimedOut && over <= GRACE && served && left.is_none();
+    let held = over <= GRACE && served && left.is_none();
     let mut got = format!("{:?} {} ms after the deadline", seen.outcome.ending, over.as_millis());
     if let Some(waited) = waited {
         got += &format!(", a neighbour was served in {} ms", waited.as_millis());

@@ -32,7 +32,7 @@ pub(crate) enum Way {
 /// An executor that starts interpreters in one way only.
 pub(crate) struct Ways {
     pub(crate) way: Way,
-    executor: Executor,
+    pub(crate) executor: Executor,
     preload: Vec<String>,
     /// The root of its cells; that of this host without one.
     image: Option<Arc<TestImage>>,

@@ -5,8 +5,8 @@
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
 use cloche_model::{
-    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, Sandbox, SandboxId, SandboxResources,
-    SandboxShape, SecretVars, Team, WebTool, check_name,
+    ByteSize, CpuShare, EnvVars, Invalid, LedgerRetention, NetworkPolicy, Sandbox, SandboxId,
+    SandboxResources, SandboxShape, SecretVars, Substrate, Team, WebTool, check_name,
 };
 use cloche_store::{Revisioned, UpdateOutcome};
 
@@ -135,8 +135,8 @@ impl SandboxChange {
         if let Some(substrate) = self.substrate {
             sandbox.shape.substrate = substrate.parse()?;
         }
-        sandbox.shape.substrate.check_profile(sandbox.shape.profile)?;
         check_profile_network(&sandbox.shape)?;
+        check_substrate(&sandbox.shape)?;
         sandbox.resources = self.resources.apply(sandbox.resources);
         if let Some(env) = self.env {
             (sandbox.env, sandbox.secret_env) = env.into_vars(&sandbox.secret_env)?;
@@ -154,6 +154,20 @@ impl SandboxChange {
 fn check_tools(names: &[String]) -> Result<Vec<WebTool>, Invalid> {
     let tools = names.iter().map(|name| name.parse()).collect::<Result<BTreeSet<_>, _>>()?;
     Ok(tools.into_iter().collect())
+}
+
+/// Networks and web tools are attached to native cells only.
+fn check_substrate(shape: &SandboxShape) -> Result<(), Invalid> {
+    if shape.substrate == Substrate::Native {
+        return Ok(());
+    }
+    if shape.network != NetworkPolicy::Blocked {
+        return Err(Invalid::new("network: a network needs the substrate native"));
+    }
+    if !shape.tools.is_empty() {
+        return Err(Invalid::new("tools: web tools need the substrate native"));
+    }
+    Ok(())
 }
 
 fn check_preload(preload: &[String]) -> Result<(), Invalid> {

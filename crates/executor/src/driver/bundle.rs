@@ -14,23 +14,34 @@ use serde_json::{Value, json};
 use super::{
     DriverSetup,
     placement::GuestCommand,
-    stage::{RUN, STAGE, STAGE_ROOT},
+    stage::{RUN, STAGE, STAGE_DATA, STAGE_ROOT},
 };
 use crate::protocol::{GUEST_ID, HOME};
 
-/// The namespaces that the runtime makes. That of the network is this cell's already.
-const NEW_NAMESPACES: [&str; 5] = ["user", "pid", "mount", "ipc", "uts"];
+/// The namespaces that the runtime always makes. That of the network is this cell's already.
+const NEW_NAMESPACES: [&str; 3] = ["mount", "ipc", "uts"];
+/// Those in which a pid 1 of ours may be.
+const INIT_NAMESPACES: [&str; 2] = ["user", "pid"];
 /// The sets of capabilities, all empty.
 const CAPABILITY_SETS: [&str; 5] = ["bounding", "effective", "inheritable", "permitted", "ambient"];
 
-/// Writes the bundle for this command.
-pub(super) fn write_bundle(setup: &DriverSetup, command: &GuestCommand) -> io::Result<()> {
-    let config = bundle_config(setup, command)?;
+/// Writes the bundle for this command. `init` is pid 1 of the guest's namespaces, if it is a process
+/// of ours.
+pub(super) fn write_bundle(
+    setup: &DriverSetup,
+    command: &GuestCommand,
+    init: Option<i32>,
+) -> io::Result<()> {
+    let config = bundle_config(setup, command, init)?;
     fs::create_dir(format!("{RUN}/bundle"))?;
     fs::write(format!("{RUN}/bundle/config.json"), serde_json::to_vec(&config)?)
 }
 
-fn bundle_config(setup: &DriverSetup, command: &GuestCommand) -> io::Result<Value> {
+fn bundle_config(
+    setup: &DriverSetup,
+    command: &GuestCommand,
+    init: Option<i32>,
+) -> io::Result<Value> {
     let limits = rlimits::bundle_limits(&setup.rlimits, setup.facts.open_files);
     let limits: Vec<Value> = limits
         .into_iter()
@@ -38,7 +49,10 @@ fn bundle_config(setup: &DriverSetup, command: &GuestCommand) -> io::Result<Valu
         .collect();
     let capabilities: serde_json::Map<String, Value> =
         CAPABILITY_SETS.iter().map(|set| ((*set).to_owned(), json!([]))).collect();
-    let filter = seccomp::guest_bundle_filter(setup.syscalls);
+    let filter = match setup.runtime {
+        OciRuntime::Crun | OciRuntime::Runc => seccomp::guest_bundle_filter(setup.syscalls),
+        OciRuntime::Runsc => seccomp::guest_gvisor_filter(setup.syscalls),
+    };
     let filter = filter.ok_or_else(|| io::Error::other("a contained cell has no bundle"))?;
     let filter: Value = serde_json::from_str(filter)?;
     Ok(json!({
@@ -55,9 +69,9 @@ fn bundle_config(setup: &DriverSetup, command: &GuestCommand) -> io::Result<Valu
         },
         "root": {"path": STAGE_ROOT, "readonly": true},
         "hostname": "cloche",
-        "mounts": mounts(setup.runtime),
+        "mounts": mounts(setup.runtime)?,
         "linux": {
-            "namespaces": namespaces(),
+            "namespaces": namespaces(init),
             "uidMappings": id_mappings(setup),
             "gidMappings": id_mappings(setup),
             "maskedPaths": masked_paths(setup),
@@ -68,10 +82,16 @@ fn bundle_config(setup: &DriverSetup, command: &GuestCommand) -> io::Result<Valu
     }))
 }
 
-fn namespaces() -> Vec<Value> {
+fn namespaces(init: Option<i32>) -> Vec<Value> {
+    let of_init = INIT_NAMESPACES.iter().map(|kind| match init {
+        Some(pid) => json!({"type": kind, "path": format!("/proc/{pid}/ns/{kind}")}),
+        None => json!({"type": kind}),
+    });
     let new = NEW_NAMESPACES.iter().map(|kind| json!({"type": kind}));
-    // The runtime is a process of this namespace.
-    new.chain([json!({"type": "network", "path": "/proc/self/ns/net"})]).collect()
+    // The runtime is a process of this namespace, and its guest is too if the bundle names none.
+    // runc would enter it after the user namespace, where it may not. runsc has to be told.
+    let network = init.is_none().then(|| json!({"type": "network", "path": "/proc/self/ns/net"}));
+    of_init.chain(new).chain(network).collect()
 }
 
 fn id_mappings(setup: &DriverSetup) -> Value {
@@ -97,7 +117,7 @@ fn read_only_paths(setup: &DriverSetup) -> Vec<String> {
     paths
 }
 
-fn mounts(runtime: OciRuntime) -> Value {
+fn mounts(runtime: OciRuntime) -> io::Result<Value> {
     // In gVisor the nodes are files of this tmpfs, and could not be opened for writing.
     let dev_access = if runtime == OciRuntime::Runsc { "rw" } else { "ro" };
     let writable = |name: &str, at: &str| {
@@ -106,21 +126,33 @@ fn mounts(runtime: OciRuntime) -> Value {
             "options": ["rbind", "nosuid", "nodev", "rw", "rprivate"],
         })
     };
-    json!([
-        {
+    let mut mounts = vec![
+        json!({
             "destination": "/proc", "type": "proc", "source": "proc",
             "options": ["nosuid", "nodev", "noexec"],
-        },
-        {
+        }),
+        json!({
             "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
             "options": ["nosuid", "noexec", dev_access, "mode=755", "size=64k"],
-        },
-        {
+        }),
+        json!({
             "destination": "/dev/pts", "type": "devpts", "source": "devpts",
             "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"],
-        },
+        }),
         writable("shm", "/dev/shm"),
         writable("tmp", "/tmp"),
         writable("home", HOME),
-    ])
+    ];
+    if runtime == OciRuntime::Runsc {
+        // Without a mount there runsc shows a tree of its own.
+        mounts.push(json!({
+            "destination": "/sys", "type": "tmpfs", "source": "tmpfs",
+            "options": ["nosuid", "nodev", "noexec", "ro", "mode=755", "size=4k"],
+        }));
+    }
+    // What was mounted there for the cell. A cell without storage has no such mount.
+    if fs::read_dir(STAGE_DATA)?.next().is_some() {
+        mounts.push(writable("data", "/data"));
+    }
+    Ok(mounts.into())
 }

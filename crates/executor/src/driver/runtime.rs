@@ -14,7 +14,7 @@ use cloche_model::OciRuntime;
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
 use serde_json::Value;
 
-use super::{DriverFailure, stage::RUN, user_limits};
+use super::{DriverFailure, DriverSetup, finish, stage::RUN};
 
 /// Where a runtime is looked for, and the environment that it gets.
 const DIRECTORIES: [&str; 4] = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"];
@@ -33,6 +33,8 @@ const CONTAINER: &str = "cell";
 pub(super) enum GuestEnd {
     Exited(i32),
     Killed(i32),
+    /// The driver ended it: it held more sockets than a cell may have.
+    TooManySockets,
 }
 
 /// An installed runtime.
@@ -86,7 +88,7 @@ impl RuntimeProgram {
     }
 
     /// Starts the guest of the bundle, with the driver's standard streams.
-    pub(super) fn start(&self) -> Result<StartedGuest, DriverFailure> {
+    pub(super) fn start(&self, setup: &DriverSetup) -> Result<StartedGuest, DriverFailure> {
         let fail = |words: String| DriverFailure::of_runtime(self.runtime, words);
         let process = match self.runtime {
             OciRuntime::Crun | OciRuntime::Runc => {
@@ -105,7 +107,8 @@ impl RuntimeProgram {
         let pidfd = pidfd_open(process, PidfdFlags::empty());
         let pidfd = pidfd.map_err(|error| fail(format!("its process is gone: {error}")))?;
         if self.runtime != OciRuntime::Runsc {
-            user_limits::limit_namespace(&pidfd).map_err(DriverFailure::of_wall("user-limits"))?;
+            let restricted = finish::restrict_mounts(setup, &pidfd);
+            restricted.map_err(DriverFailure::of_wall("mount-flags"))?;
             self.run_command(&["start", CONTAINER])?;
         }
         Ok(StartedGuest { runtime: self.runtime, process, pidfd })
@@ -125,12 +128,13 @@ impl RuntimeProgram {
     /// The runtime with its own options.
     fn command(&self) -> Command {
         let mut command = self.bare_command();
-        command.args([STATE, LOG]).args(match self.runtime {
-            OciRuntime::Crun => ["--cgroup-manager=disabled", "--log-format=json"],
+        let options: &[&str] = match self.runtime {
+            OciRuntime::Crun => &["--cgroup-manager=disabled", "--log-format=json"],
             // It makes no cgroup, and it may not fail for want of one.
-            OciRuntime::Runc => ["--rootless=true", "--log-format=json"],
-            OciRuntime::Runsc => ["--network=none", "--ignore-cgroups"],
-        });
+            OciRuntime::Runc => &["--rootless=true", "--log-format=json"],
+            OciRuntime::Runsc => &["--network=none", "--ignore-cgroups", "--oci-seccomp"],
+        };
+        command.args([STATE, LOG]).args(options);
         command
     }
 

@@ -22,6 +22,8 @@ use super::DriverSetup;
 pub(crate) const STAGE: &str = "/stage";
 /// The guest's home, before the runtime mounts it.
 pub(crate) const STAGE_HOME: &str = "/stage/home";
+/// What is mounted here before the job comes is `/data` of the guest.
+pub(crate) const STAGE_DATA: &str = "/stage/data";
 /// The root of the cell.
 pub(super) const STAGE_ROOT: &str = "/stage/root";
 /// A tmpfs for the bundle and the state of the runtime.
@@ -30,10 +32,10 @@ pub(super) const RUN: &str = "/run";
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// mount(2) flags.
-const RDONLY: u64 = 1;
-const NOSUID: u64 = 2;
-const NODEV: u64 = 4;
-const NOEXEC: u64 = 8;
+pub(super) const RDONLY: u64 = 1;
+pub(super) const NOSUID: u64 = 2;
+pub(super) const NODEV: u64 = 4;
+pub(super) const NOEXEC: u64 = 8;
 const BIND_REC: u64 = 4096 | 16384;
 
 /// Mounts the `/proc` of this pid namespace.
@@ -51,6 +53,7 @@ pub(super) fn build_stage(setup: &DriverSetup) -> io::Result<()> {
         ("root", 0o755, setup.image_owner),
         ("upper", 0o755, setup.image_owner),
         ("home", 0o755, setup.guest),
+        ("data", 0o755, setup.image_owner),
         ("tmp", 0o1777, setup.image_owner),
         ("shm", 0o1777, setup.image_owner),
     ] {
@@ -98,7 +101,13 @@ pub(super) fn bind_dir(source: &str, target: &str) -> io::Result<()> {
     mount_at(source, target, "", BIND_REC, "")
 }
 
-fn mount_at(source: &str, target: &str, kind: &str, flags: u64, data: &str) -> io::Result<()> {
+pub(super) fn mount_at(
+    source: &str,
+    target: &str,
+    kind: &str,
+    flags: u64,
+    data: &str,
+) -> io::Result<()> {
     let text = |value: &str| CString::new(Path::new(value).as_os_str().as_bytes());
     let mounted = sys::mount(&text(source)?, &text(target)?, &text(kind)?, flags, &text(data)?);
     mounted.map_err(|errno| io::Error::from_raw_os_error(errno.0))

@@ -126,6 +126,7 @@ fn decide_ending(end: &RunEnd, used: &CellUsage, words: &str) -> Result<RunEndin
         RunEnd::TimedOut => RunEnding::TimedOut,
         RunEnd::Cancelled => RunEnding::Cancelled,
         RunEnd::Reported(CellReport::Exited(0)) => RunEnding::Exited(0),
+        RunEnd::Reported(CellReport::KernelMemory) => RunEnding::OutOfMemory,
         _ if used.oom_kills > 0 => RunEnding::OutOfMemory,
         RunEnd::Lost if used.too_many_processes => RunEnding::Signalled(SIGKILL),
         RunEnd::Reported(CellReport::Exited(code)) => RunEnding::Exited(code.to_le_bytes()[0]),

@@ -60,10 +60,6 @@ impl Executor {
     /// Tries the substrate of a sandbox before its first run.
     pub(super) async fn ensure_substrate(&self, sandbox: &SandboxShape) -> Result<(), RunError> {
         let substrate = sandbox.substrate;
-        sandbox.substrate.check_profile(sandbox.profile).map_err(|error| {
-            let (substrate, words) = (substrate.name().to_owned(), error.to_string());
-            RunError::Substrate { substrate, words }
-        })?;
         let is_tried = || {
             let tried = self.inner.tried.lock().unwrap_or_else(PoisonError::into_inner);
             tried.contains(&substrate)

@@ -229,11 +229,12 @@ impl<'a> PlanCache<'a> {
             image: self.view_image(config)?,
             disk: (config.disk, inodes_for_disk(config.disk)),
             rlimits: GuestRlimits {
-                // The cgroup also counts the runtime, so here the limit is the guest's own. A cell
-                // of the project counts its pid 1.
-                processes: u64::from(config.pids.saturating_sub(1).max(1)),
+                // The cgroup also counts the runtime. This limit counts what the guest's user has,
+                // which is the guest and pid 1 of the cell.
+                processes: u64::from(config.pids),
                 ..self.guest_rlimits(config, CellPlanKind::Cell)
             },
+            sockets: plan::most_sockets(self.cgroup_limits(config, CellPlanKind::Cell).memory),
             image_owner,
             guest,
             syscalls: if config.strict { SyscallPolicy::Strict } else { SyscallPolicy::Standard },

@@ -23,6 +23,7 @@ mod random_homes;
 mod reuse;
 mod storage;
 mod strict;
+mod substrate_images;
 mod substrates;
 
 fn main() -> ExitCode {
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
                 reuse::TESTS,
                 storage::TESTS,
                 strict::TESTS,
+                substrate_images::TESTS,
                 substrates::TESTS,
             ]
             .concat(),

@@ -71,6 +71,15 @@ impl SocketBudget {
     }
 }
 
+/// Whether the netns of this process has more sockets than a cell may have, or its sockets cannot be
+/// counted.
+#[cfg(not(cloche_template))]
+#[must_use]
+pub fn has_too_many_sockets(most: u32) -> bool {
+    let counts = SocketCounts::read_from_proc();
+    counts.is_none_or(|counts| counts.not_unix > most || counts.netlink > MOST_NETLINK)
+}
+
 /// The sockets of this netns, including connections that were not accepted yet.
 struct SocketCounts {
     not_unix: u32,

@@ -20,6 +20,8 @@ pub enum CellReport {
     Signalled(i32),
     /// The answer to a request after the end: pid 1 is the only process left in the cell.
     Alone,
+    /// The cell was ended because it held too much kernel memory that no cgroup counts.
+    KernelMemory,
     /// A part of what an OCI runtime said. A report of a failure follows.
     Words(WallName),
 }
@@ -41,6 +43,7 @@ impl CellReport {
             Self::Signalled(signal) => (4, signal, [0; 56]),
             Self::Alone => (5, 0, [0; 56]),
             Self::Words(part) => (6, 0, part),
+            Self::KernelMemory => (7, 0, [0; 56]),
         };
         let mut out = [0; REPORT_LEN];
         out[..4].copy_from_slice(&kind.to_le_bytes());
@@ -62,6 +65,7 @@ impl CellReport {
             4 => Some(Self::Signalled(value)),
             5 => Some(Self::Alone),
             6 => Some(Self::Words(name)),
+            7 => Some(Self::KernelMemory),
             _ => None,
         }
     }

@@ -66,6 +66,66 @@ pub(crate) fn bundle_filter(policy: &FilterPolicy, arch: Arch) -> Value {
     })
 }
 
+/// The same for gVisor, which applies the first entry that fits, allows 4096 instructions, and knows
+/// no error but `EPERM`. A call that is to be traced, by no tracer, gets `ENOSYS`.
+pub(crate) fn ordered_bundle_filter(policy: &FilterPolicy, arch: Arch) -> Value {
+    let existing = |calls: &[String]| -> Vec<String> {
+        calls.iter().filter(|name| arch.call_number(name).is_some()).cloned().collect()
+    };
+    let mut rules: Vec<Value> = Vec::new();
+    for rule in &policy.allow {
+        let names = existing(&rule.calls);
+        rules.push(json!({"names": names, "action": gvisor_action(SyscallVerdict::Allow)}));
+    }
+    for rule in policy.deny.iter().filter(|rule| rule.errno != policy.default.errno) {
+        let names = existing(&rule.calls);
+        rules.push(json!({"names": names, "action": gvisor_action(rule.errno)}));
+    }
+    rules.retain(|rule| rule["names"] != json!([]));
+    for rule in policy.conditional.iter().filter(|rule| arch.call_number(&rule.call).is_some()) {
+        for clause in &rule.clauses {
+            let regions = expand_conditions(&clause.when);
+            rules.extend(regions.iter().filter_map(|tests| merge_tests(tests)).map(|region| {
+                let entry = rule_entry(&rule.call, clause.then, Some(&region));
+                json!({"names": entry["names"], "args": entry["args"],
+                       "action": gvisor_action(clause.then)})
+            }));
+        }
+        let action = gvisor_action(rule.otherwise.then);
+        rules.push(json!({"names": [rule.call], "action": action}));
+    }
+    json!({"defaultAction": gvisor_action(policy.default.errno), "syscalls": rules})
+}
+
+/// The action of a verdict in gVisor.
+const fn gvisor_action(verdict: SyscallVerdict) -> &'static str {
+    match verdict {
+        // `Ignore` and `Invalid` keep memory small that the host's kernel would allocate uncounted.
+        // gVisor has all of that in its own, which is the cell's.
+        SyscallVerdict::Allow | SyscallVerdict::Ignore | SyscallVerdict::Invalid => {
+            "SCMP_ACT_ALLOW"
+        }
+        SyscallVerdict::NotImplemented => "SCMP_ACT_TRACE",
+        SyscallVerdict::NotPermitted
+        | SyscallVerdict::NoSuchProtocol
+        | SyscallVerdict::NoSuchFamily => "SCMP_ACT_ERRNO",
+        SyscallVerdict::Kill => "SCMP_ACT_KILL_PROCESS",
+    }
+}
+
+/// The region in which all comparisons hold; `None` if two exclude each other.
+fn merge_tests(tests: &[BitTest]) -> Option<ArgRegion> {
+    let mut region = ArgRegion::default();
+    for (arg, test) in tests {
+        let known = &mut region[*arg];
+        if (known.value ^ test.value) & known.mask & test.mask != 0 {
+            return None;
+        }
+        *known = ArgBits { mask: known.mask | test.mask, value: known.value | test.value };
+    }
+    Some(region)
+}
+
 /// Splits a rule into regions that do not overlap and together are all calls.
 pub(crate) fn split_rule(rule: &ConditionalRule) -> Vec<(ArgRegion, SyscallVerdict)> {
     let mut split = Vec::new();
@@ -229,6 +289,31 @@ mod tests {
                         .collect();
                     assert_eq!(found, [verdict_in_order(rule, &args)], "{} {args:?}", rule.call);
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn in_order_the_first_entry_that_fits_means_what_the_clauses_mean() {
+        let policy = FilterPolicy::parse(GUEST).unwrap();
+        let filter = ordered_bundle_filter(&policy, Arch::X86_64);
+        assert_eq!(filter["defaultAction"], "SCMP_ACT_TRACE");
+        let entries = filter["syscalls"].as_array().unwrap();
+        let fits = |entry: &Value, call: &str, args: &[u64; ARGUMENTS]| {
+            let tests = entry["args"].as_array().cloned().unwrap_or_default();
+            entry["names"].as_array().unwrap().iter().any(|name| name == call)
+                && tests.iter().all(|test| {
+                    let arg = args[test["index"].as_u64().unwrap() as usize];
+                    arg & test["value"].as_u64().unwrap() == test["valueTwo"].as_u64().unwrap()
+                })
+        };
+        for rule in &policy.conditional {
+            let values = interesting_values(rule);
+            for (first, second) in values.iter().flat_map(|a| values.iter().map(move |b| (a, b))) {
+                let args = [*first, *second, *first, *second, *second, *first];
+                let found = entries.iter().find(|entry| fits(entry, &rule.call, &args)).unwrap();
+                let wanted = gvisor_action(verdict_in_order(rule, &args));
+                assert_eq!(found["action"], wanted, "{} {args:?}", rule.call);
             }
         }
     }

@@ -121,6 +121,16 @@ pub struct HostFacts {
     pub proc_masks: Vec<(String, bool)>,
 }
 
+/// The most sockets of a cell, by its memory limit. A socket pins up to an eighth of a MiB of kernel
+/// memory that is charged to no cgroup, so all sockets pin at most half of the limit.
+#[must_use]
+pub fn most_sockets(memory: Option<u64>) -> u32 {
+    const EACH: u64 = 256 << 10;
+    const LEAST: u64 = 256;
+    const MOST: u64 = 4096;
+    memory.map_or(MOST / 4, |memory| memory / EACH).clamp(LEAST, MOST) as u32
+}
+
 /// The namespaces in which a cell starts, with the names of their walls. The cgroup namespace is a
 /// step instead: its root is the cgroup of the process that makes it.
 pub const NAMESPACES: [(&str, u64); 6] = [

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{HostIdentity, JailSpec, path_to_cstring};
+use super::{HostIdentity, JailSpec, most_sockets, path_to_cstring};
 use crate::{
     protocol::{encode::OwnedStep, fd_numbers::FIRST_FOREIGN_FD, step::Step},
     seccomp::{self, SyscallPolicy},
@@ -282,15 +282,9 @@ impl<'a> PlanBuilder<'a> {
         available.map(|(kind, name)| (name.into(), Step::NoSpeculation { kind })).collect()
     }
 
-    /// Before the guest's filter, which forbids it. A socket pins up to an eighth of a MiB of
-    /// kernel memory that is charged to no cgroup, so all sockets pin at most half of the memory
-    /// limit.
+    /// Before the guest's filter, which forbids it.
     pub(super) fn limit_sockets(&self) -> NamedSteps {
-        const EACH: u64 = 256 << 10;
-        const LEAST: u64 = 256;
-        const MOST: u64 = 4096;
-        let most = self.spec.cgroup.memory.map_or(MOST / 4, |memory| memory / EACH);
-        let most = most.clamp(LEAST, MOST) as u32;
+        let most = most_sockets(self.spec.cgroup.memory);
         vec![("sockets".into(), Step::WatchSockets { most })]
     }
 
