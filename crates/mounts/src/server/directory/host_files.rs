@@ -80,7 +80,7 @@ pub(super) fn host_mode(mode: u32, (kept, always): (u32, u32)) -> Mode {
 pub(super) fn host_flags(flags: i32) -> OFlags {
     let asked = OFlags::from_bits_retain(flags.cast_unsigned());
     let kept = asked & (OFlags::ACCMODE | OFlags::APPEND | OFlags::TRUNC);
-    kept - OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK
+    (kept - OFlags::TRUNC) | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK
 }
 
 pub(super) fn timestamps(accessed: Option<TimeOrNow>, modified: Option<TimeOrNow>) -> Timestamps {
