@@ -14,7 +14,7 @@ for path in [
 with open("/etc/passwd") as lines:
     names = [line.split(":")[0] for line in lines]
 check(f"users {names}", names == ["root", "baponi", "nobody"])
-for place in ["/tmp", "/dev/shm", "/run/secrets", "/run/cloche", "/var/lib", "/mnt", "/media", "/srv", "/data", "/sys"]:
+for place in ["/tmp", "/dev/shm", "/run/secrets", "/run/trust", "/var/lib", "/mnt", "/media", "/srv", "/data", "/sys"]:
     check(f"{place} {os.listdir(place)}", os.listdir(place) == [])
 check(f"/run {os.listdir('/run')}", sorted(os.listdir("/run")) == ["cloche", "secrets"])
 verdict()

@@ -17,7 +17,7 @@ for place in ["/home/baponi", "/tmp", "/dev/shm", "/var/tmp", "/run/secrets"]:
     except OSError as error:
         place, good = f"{place}: {error}", False
     check(place, good)
-for place in ["/", "/etc", "/usr", "/usr/bin", "/usr/local/lib", "/var/lib", "/opt", "/root", "/run", "/run/cloche", "/home",
+for place in ["/", "/etc", "/usr", "/usr/bin", "/usr/local/lib", "/var/lib", "/opt", "/root", "/run", "/run/cloche", "/run/trust", "/home",
               "/dev", "/proc", "/sys", "/srv", "/mnt", "/data"]:
     refused(place, "EACCES EROFS EPERM ENOENT", make, place)
 for attempt, path in [(os.unlink, "/etc/passwd"), (os.rmdir, "/srv"), (os.unlink, "/usr/bin/env")]:

@@ -178,7 +178,7 @@ async fn a_credential_goes_to_no_other_host_and_ends_with_its_binding() {
     // The secret is in no file, variable or process of the cell.
     let search = "m=sk-li; m=${m}ve\n\
         env | grep -c $m; cat /proc/[0-9]*/environ 2>/dev/null | grep -ac $m\n\
-        grep -rls $m /run /etc /tmp /dev/shm ~ | grep -vc main; ls /run/cloche";
+        grep -rls $m /run /etc /tmp /dev/shm ~ | grep -vc main; ls /run/trust";
     let found = host.output("bash", &format!("{search}; true")).await;
     assert_eq!(found, "0\n0\n0\nbroker.pem\nca-certificates.crt\n");
 
@@ -187,7 +187,7 @@ async fn a_credential_goes_to_no_other_host_and_ends_with_its_binding() {
     host.output("bash", "curl -sS https://allowed.example/echo").await;
     assert_eq!(host.last_request(), format!("https://allowed.example/echo Bearer {ROTATED}"));
     host.credential(&["unbind", "default/api", "--sandbox", "default"], "");
-    let plain = "curl -sSk https://allowed.example/echo; ls /run/cloche; echo $SSL_CERT_FILE";
+    let plain = "curl -sSk https://allowed.example/echo; ls /run/trust; echo $SSL_CERT_FILE";
     host.output("bash", plain).await;
     assert_eq!(host.last_request(), "https://allowed.example/echo nothing");
     assert_eq!(files_with(&host.host.data(), ROTATED), [""; 0]);

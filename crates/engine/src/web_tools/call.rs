@@ -168,7 +168,7 @@ impl WebToolError {
 
     /// As the body that a guest reads. The client looks at its beginning, so `error` is first.
     pub(super) fn to_json(&self) -> String {
-        let [code, message] = [self.code, &self.message[..]].map(|text| Value::from(text));
+        let [code, message] = [self.code, &self.message[..]].map(Value::from);
         format!("{{\"error\":{code},\"message\":{message}}}")
     }
 }

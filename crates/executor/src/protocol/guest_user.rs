@@ -6,7 +6,7 @@ pub const USER: &str = "baponi";
 /// The home and working directory of guest code.
 pub const HOME: &str = "/home/baponi";
 /// Where a job writes the certificate authorities that it brings. Every cell has the directory.
-pub(crate) const TRUST_DIR: &str = "/run/cloche";
+pub(crate) const TRUST_DIR: &str = "/run/trust";
 /// The name of the directory, in that of a contained cell, with what Python executes at its start.
 pub(crate) const SITE_DIR: &str = "python";
 /// The script that makes Node.js wait for its job. Every cell has it; a program never runs it.

@@ -106,8 +106,8 @@ mod tests {
         let value =
             |name: &str| variables.iter().find(|(known, _)| known == name).unwrap().1.clone();
         assert_eq!(value("CLOCHE_CREDENTIAL_MY_API"), "cloche-credential-my-api");
-        assert_eq!(value("SSL_CERT_FILE"), "/run/cloche/ca-certificates.crt");
-        assert_eq!(value("NODE_EXTRA_CA_CERTS"), "/run/cloche/broker.pem");
+        assert_eq!(value("SSL_CERT_FILE"), "/run/trust/ca-certificates.crt");
+        assert_eq!(value("NODE_EXTRA_CA_CERTS"), "/run/trust/broker.pem");
         let mut job = Vec::new();
         trust.append_files(&mut job).unwrap();
         let job = String::from_utf8_lossy(&job).into_owned();

@@ -8,12 +8,15 @@ use tokio::sync::oneshot;
 use super::{cell_exit::CellExit, image_mounts::MountedImage, spawner_client::SpawnError};
 use crate::protocol::{CellId, ImageNumber};
 
+/// Whether the storage of a cell was mounted; if not, which mount failed, and why.
+pub(super) type StorageAnswer = Result<(), (String, String)>;
+
 /// Who waits for which answer about which cell.
 #[derive(Default)]
 pub(super) struct CellWaiters {
     pub(super) spawns: HashMap<CellId, oneshot::Sender<Result<CgroupGauges, SpawnError>>>,
     pub(super) home_mounts: HashMap<CellId, oneshot::Sender<Result<OverlayDirs, SpawnError>>>,
-    pub(super) storage_mounts: HashMap<CellId, oneshot::Sender<Result<(), (String, String)>>>,
+    pub(super) storage_mounts: HashMap<CellId, oneshot::Sender<StorageAnswer>>,
     pub(super) networks: HashMap<CellId, oneshot::Sender<Result<(), SpawnError>>>,
     pub(super) tool_sockets: HashMap<CellId, oneshot::Sender<Result<OwnedFd, SpawnError>>>,
     pub(super) image_mounts: HashMap<ImageNumber, oneshot::Sender<Result<(), SpawnError>>>,

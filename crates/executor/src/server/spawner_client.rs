@@ -359,6 +359,20 @@ impl SpawnerConnection {
                 let waiter = self.lock_waiters().spawns.remove(&cell);
                 answer_waiter(waiter, Err(SpawnError::Refused(reason)));
             }
+            SpawnerEvent::Gone { cell, used } => {
+                let gone = self.lock_waiters().alive.remove(&cell);
+                if let Some((exit, _image)) = gone {
+                    exit.mark_gone(used);
+                }
+                self.cell_gone.notify_waiters();
+            }
+            answer => self.handle_mount_answer(answer, fds),
+        }
+    }
+
+    /// Hands on what became of something that was to be mounted or attached.
+    fn handle_mount_answer(&self, event: SpawnerEvent, fds: Vec<OwnedFd>) {
+        match event {
             SpawnerEvent::ImageMounted { image } => {
                 answer_waiter(self.lock_waiters().image_mounts.remove(&image), Ok(()));
             }
@@ -400,13 +414,10 @@ impl SpawnerConnection {
                 let waiter = self.lock_waiters().storage_mounts.remove(&cell);
                 answer_waiter(waiter, failed.map_or(Ok(()), Err));
             }
-            SpawnerEvent::Gone { cell, used } => {
-                let gone = self.lock_waiters().alive.remove(&cell);
-                if let Some((exit, _image)) = gone {
-                    exit.mark_gone(used);
-                }
-                self.cell_gone.notify_waiters();
-            }
+            SpawnerEvent::Hello { .. }
+            | SpawnerEvent::Spawned { .. }
+            | SpawnerEvent::Refused { .. }
+            | SpawnerEvent::Gone { .. } => {}
         }
     }
 

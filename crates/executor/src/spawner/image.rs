@@ -18,7 +18,7 @@ use crate::protocol::{GUEST_ID, HOME, TOOL_CLIENT_DIR, TOOL_SOCKET_DIR, USER};
 
 /// Directories that are empty until something is mounted on them.
 const MOUNT_POINTS: [&str; 9] =
-    ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run/secrets", "run/cloche", "data"];
+    ["usr", "proc", "sys", "dev", "tmp", "home/baponi", "run/secrets", "run/trust", "data"];
 /// Directories that stay empty, as programs expect them.
 const EMPTY: [&str; 9] =
     ["etc", "var/lib", "var/cache", "var/log", "opt", "root", "mnt", "srv", "media"];
@@ -50,7 +50,7 @@ const OVER_IMAGES: [&str; 12] = [
     "tmp",
     "home/baponi",
     "run/secrets",
-    "run/cloche",
+    "run/trust",
     "data",
     "etc",
     "var",
