@@ -39,6 +39,9 @@ BUCKET = {
     "credentials": {"access_key_id": "example", "secret_access_key": "example"},
 }
 
+# An index on the internet of the tests, whose authority the default image does not trust.
+INDEX = "--index-url http://pypi.example/simple --trusted-host pypi.example"
+INSTALL = f"pip install --user {INDEX} cowsay && echo done"
 MISSING = tomllib.loads((HERE / "expected-failures.toml").read_text())["missing"]
 EXPECTED = {example: missing for missing in MISSING for example in missing["examples"]}
 

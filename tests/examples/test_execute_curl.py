@@ -5,7 +5,7 @@ import re
 import time
 from shlex import quote
 
-from conftest import KEY, LONG_TIMEOUT
+from conftest import INSTALL, KEY, LONG_TIMEOUT
 
 EXECUTE = """curl -sS -X POST "$CLOCHE_URL/v1/sandbox/execute" \\
     -H "Authorization: Bearer $BAPONI_API_KEY" \\
@@ -168,7 +168,7 @@ def test_the_default_runtimes_are_those_of_the_contract(shell):
 def test_a_thread_keeps_an_installed_package(shell, make_key, thread):
     key = make_key(network="unrestricted")
     installed, used = shell(
-        execute(code="pip install --user cowsay && echo done", language="bash", thread_id=thread)
+        execute(code=INSTALL, language="bash", thread_id=thread)
         + execute(code="import cowsay; print(cowsay.__file__)", thread_id=thread),
         key=key,
     )

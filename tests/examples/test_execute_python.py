@@ -7,7 +7,7 @@ import uuid
 import baponi
 import requests
 
-from conftest import KEY, LONG_TIMEOUT, URL, baponi_client
+from conftest import INSTALL, KEY, LONG_TIMEOUT, URL, baponi_client
 
 BATCHES = (
     "for i in range(4):\n    import time; time.sleep(0.3)\n    print(f'Processing batch {i}...')"
@@ -74,8 +74,7 @@ def test_the_default_runtimes_are_those_of_the_contract(client):
 
 def test_a_thread_keeps_an_installed_package(make_key, thread):
     client = baponi_client(make_key(network="unrestricted"))
-    install = "pip install --user cowsay && echo done"
-    result = client.execute(install, language="bash", thread_id=thread)
+    result = client.execute(INSTALL, language="bash", thread_id=thread)
     assert result.success and result.stdout.endswith("done\n"), result
     result = client.execute("import cowsay; print(cowsay.__file__)", thread_id=thread)
     assert result.stdout.startswith("/home/baponi/"), result

@@ -182,11 +182,11 @@ mod tests {
             NetworkPolicy::from_texts("unrestricted", &none),
             Ok(NetworkPolicy::Unrestricted)
         );
-        let policy = NetworkPolicy::from_texts("allowlist", &["pypi.org"]).unwrap();
-        assert_eq!(policy.rules(), &["pypi.org".parse().unwrap()]);
+        let policy = NetworkPolicy::from_texts("allowlist", &["pypi.example"]).unwrap();
+        assert_eq!(policy.rules(), &["pypi.example".parse().unwrap()]);
         assert!(NetworkPolicy::from_texts("open", &none).is_err());
-        assert!(NetworkPolicy::from_texts("blocked", &["pypi.org"]).is_err());
-        assert!(NetworkPolicy::from_texts("allowlist", &["pypi.org"; 257]).is_err());
+        assert!(NetworkPolicy::from_texts("blocked", &["pypi.example"]).is_err());
+        assert!(NetworkPolicy::from_texts("allowlist", &["pypi.example"; 257]).is_err());
     }
 
     #[test]

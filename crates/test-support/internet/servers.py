@@ -6,6 +6,7 @@ DIRECTORY/canaries. The directory has the certificate server.pem. Prints `ready`
 """
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -30,9 +31,9 @@ NAMES = {
     "allowed.example": [WEB],
     "www.allowed.example": [WEB],
     "other.example": [OTHER],
-    "pypi.org": [PYPI],
-    "files.pythonhosted.org": [PYPI],
-    "registry.npmjs.org": [NPM],
+    "pypi.example": [PYPI],
+    "files.example": [PYPI],
+    "npm.example": [NPM],
     "private.example": ["10.0.0.5"],
     "metadata.example": ["169.254.169.254"],
     "closed.example": [WEB],
@@ -106,12 +107,13 @@ def npm_tarball(name):
         "package/package.json": json.dumps({"name": name, "version": "1.0.0", "main": "i.js"}),
         "package/i.js": "module.exports = 'installed';\n",
     }
-    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+    with tarfile.open(fileobj=data, mode="w") as archive:
         for path, text in files.items():
             entry = tarfile.TarInfo(path)
             entry.size = len(text)
             archive.addfile(entry, io.BytesIO(text.encode()))
-    return data.getvalue()
+    # The same bytes for every request: their digest is in the description of the package.
+    return gzip.compress(data.getvalue(), mtime=0)
 
 
 class Web(BaseHTTPRequestHandler):

@@ -91,7 +91,7 @@ fn has_tools() -> bool {
 /// A certificate authority, and a certificate for every name of the internet.
 fn make_certificates(directory: &Path) {
     const NAMES: &str = "DNS:allowed.example,DNS:www.allowed.example,DNS:other.example,\
-        DNS:pypi.org,DNS:files.pythonhosted.org,DNS:registry.npmjs.org,DNS:changing.example";
+        DNS:pypi.example,DNS:files.example,DNS:npm.example,DNS:changing.example";
     let script = format!(
         "openssl ecparam -genkey -name prime256v1 -noout -out ca.key && \
          openssl req -x509 -key ca.key -days 30 -subj /CN=test -out ca.pem \

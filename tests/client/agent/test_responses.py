@@ -252,7 +252,7 @@ def test_conversation(perplexity):
 
 
 def test_refusals(perplexity):
-    with pytest.raises(BadRequestError, match="must be one of: sandbox, function"):
+    with pytest.raises(BadRequestError, match="this server does not offer web_search"):
         perplexity.responses.create(model=MODEL, input="hi", tools=[{"type": "web_search"}])
     with pytest.raises(NotFoundError, match="there is no provider"):
         perplexity.responses.create(model="nobody/nothing", input="hi")

@@ -87,7 +87,7 @@ pub(super) struct SandboxSettingArguments {
     /// What programs can reach: blocked, unrestricted, or allowlist with --allow.
     #[arg(long, value_name = "POLICY")]
     network: Option<String>,
-    /// A rule of the allowlist: pypi.org, '*.example.com:443', 203.0.113.0/24:5432. Can be
+    /// A host or network of the allowlist, with ports if it needs others than 80 and 443. Can be
     /// repeated; the rules replace those that there are.
     #[arg(long, value_name = "RULE")]
     allow: Vec<String>,

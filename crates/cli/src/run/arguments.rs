@@ -46,7 +46,7 @@ pub(crate) struct RunArguments {
     /// What the program can reach: blocked, unrestricted, or allowlist with --allow.
     #[arg(long, value_name = "POLICY", default_value = "blocked")]
     pub(super) network: String,
-    /// A rule of the allowlist: pypi.org, '*.example.com:443', 203.0.113.0/24:5432. Can be
+    /// A host or network of the allowlist, with ports if it needs others than 80 and 443. Can be
     /// repeated.
     #[arg(long, value_name = "RULE")]
     pub(super) allow: Vec<String>,

@@ -121,11 +121,11 @@ async fn an_error_is_one_line() {
     wrong(&["team", "create", "default", "--plan", "free"], "default");
     wrong(&["team", "create", "x", "--plan", "gold"], "plan");
     wrong(&["sandbox", "set", "default/default", "--network", "allowlist"], "at least one rule");
-    let listed = ["sandbox", "create", "listed", "--network", "allowlist", "--allow", "PyPI.org"];
+    let listed = ["sandbox", "create", "listed", "--network", "allowlist", "--allow", "PyPI.example"];
     let listed = [&listed[..], &["--allow", "*.example.com:443", "--network-limit"]].concat();
     admin(&host, &[&listed[..], &["connections=8"]].concat()).printed();
     let shown = admin(&host, &["sandbox", "show", "default/listed", "--json"]).json();
-    assert_eq!(shown["network_allow"], serde_json::json!(["pypi.org", "*.example.com:443"]));
+    assert_eq!(shown["network_allow"], serde_json::json!(["pypi.example", "*.example.com:443"]));
     assert_eq!(shown["network_limits"]["connections"], 8, "{shown}");
     assert_eq!(admin(&host, &["team", "create"]).code, 2);
     assert_eq!(admin(&host, &["sandbox", "create", "x", "--memory", "lots"]).code, 2);

@@ -479,7 +479,12 @@ async fn responses_that_are_not_stored_or_of_another_team_are_not_found() {
     assert_eq!(text(&next), "go on");
 
     for (body, status, message) in [
-        (json!({"tools": [{"type": "web_search"}]}), 400, "sandbox, function; got \"web_search\""),
+        (
+            json!({"tools": [{"type": "code_interpreter"}]}),
+            400,
+            "people_search, function; got \"code_interpreter\"",
+        ),
+        (json!({"tools": [{"type": "web_search"}]}), 400, "does not offer web_search"),
         (
             json!({"model": "nobody/small"}),
             404,

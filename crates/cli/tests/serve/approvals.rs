@@ -124,6 +124,7 @@ async fn gates_of_default_apply_to_the_fleet_and_an_id_to_one_team() {
     assert!(fleet.contains("every team without settings of its own"), "{fleet}");
     let fleet = json!({
         "agent_sandbox": true, "execute_code": "ask", "elicitation": null, "pending_approval": null,
+        "web_search": null, "fetch_url": null, "people_search": null,
     });
     assert_eq!(admin_json(&host, &["team", "defaults"]), fleet);
     let team = admin_json(&host, &["team", "show", "default"]);

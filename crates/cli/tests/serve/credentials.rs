@@ -96,7 +96,7 @@ async fn injected_credentials_reach_programs_of_every_language_and_no_file_of_th
     let left = json!({"language": "bash", "thread_id": "kept",
         "code": "grep -rl first-value ~ /tmp | grep -v main; ls -A ~/.. /run"});
     let listed = output(&host, left).await;
-    assert_eq!(listed, "/home/baponi/..:\nbaponi\n\n/run:\ncloche\nsecrets\n", "{listed}");
+    assert_eq!(listed, "/home/baponi/..:\nbaponi\n\n/run:\ncloche\nsecrets\ntrust\n", "{listed}");
     assert_eq!(files_with(&host.data(), FIRST), [""; 0]);
     assert!(!host.said("log").contains(FIRST));
 

@@ -163,7 +163,17 @@ impl Subjects {
         let sample = self.sample(&option.value_name);
         let values: Vec<_> = option.named_values().into_iter().chain(sample).collect();
         assert!(!values.is_empty(), "name a value of {option:?} in the help, or add a sample");
-        values.into_iter().map(|value| vec![option.name.clone(), value]).collect()
+        let way = |value: String| {
+            // A policy and its rules go together.
+            let with: &[&str] = match (option.name.as_str(), value.as_str()) {
+                ("--network", "allowlist") => &["--allow", "pypi.example"],
+                ("--allow", _) => &["--network", "allowlist"],
+                _ => &[],
+            };
+            let with = with.iter().map(ToString::to_string);
+            [option.name.clone(), value].into_iter().chain(with).collect()
+        };
+        values.into_iter().map(way).collect()
     }
 
     /// A value of this kind.
@@ -187,6 +197,7 @@ impl Subjects {
                 assert_eq!(self.admin(&words.map(str::to_owned)).code, 0);
                 name
             }
+            "RULE" => "pypi.example".to_owned(),
             "ID" => "apr_1".to_owned(),
             _ => return None,
         })

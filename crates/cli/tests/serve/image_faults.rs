@@ -209,28 +209,6 @@ fn add_customized_python(root: &Path, code: &str) {
 }
 
 #[tokio::test]
-async fn an_interpreter_that_the_suite_has_not_run_with_waits_and_is_not_forked() {
-    let Some(host) = Host::start().await else { return };
-    let Some(layouts) = Layouts::make(1000) else { return };
-    layouts.add_layer("base", "other", |root| {
-        add_customized_python(root, "import sys\nsys.abiflags = 't'\n");
-    });
-    let imported = import(&host, &layouts, "other");
-    let python = imported["interpreters"].as_array().unwrap().iter();
-    let python = { python }.find(|found| found["language"] == "python").unwrap();
-    assert_eq!(python["start"], "waiting", "{imported}");
-    let reason = python["reason"].as_str().unwrap();
-    assert!(reason.contains("a template needs CPython 3."), "{reason}");
-    assert!(reason.contains("; this is cpython 3.") && reason.ends_with('t'), "{reason}");
-    let shown = image(&host, &["inspect", "other:1"]);
-    assert!(shown.stdout.contains(reason), "{shown:?}");
-    let key = sandbox_key(&host, "s", "other:1");
-    for _ in 0..4 {
-        assert_eq!(output(&host, &key, "python", "print(6 * 7)").await, "42\n");
-    }
-}
-
-#[tokio::test]
 async fn events_say_which_interpreter_is_being_tried() {
     let Some(host) = Host::start().await else { return };
     let Some(layouts) = Layouts::make(1000) else { return };

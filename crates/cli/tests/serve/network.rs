@@ -238,7 +238,7 @@ async fn a_blocked_sandbox_stays_without_a_network() {
     for (settings, sentence) in [
         (json!({"network": "odd"}), "network must be one of"),
         (json!({"network": "allowlist"}), "at least one rule"),
-        (json!({"network_allow": ["pypi.org"]}), "set network to"),
+        (json!({"network_allow": ["pypi.example"]}), "set network to"),
         (json!({"network": "allowlist", "network_allow": ["*.com"]}), "unrelated owners"),
         (json!({"network": "unrestricted", "profile": "strict"}), "strict"),
         (json!({"network_limits": {"connections": 0}}), "network_limits.connections"),
@@ -256,12 +256,12 @@ async fn a_blocked_sandbox_stays_without_a_network() {
 #[tokio::test]
 async fn packages_are_installed_from_an_index_and_stay_in_a_thread() {
     let Some(host) = NetworkHost::start().await else { return };
-    let rules = ["pypi.org", "files.pythonhosted.org", "registry.npmjs.org"];
+    let rules = ["pypi.example", "files.example", "npm.example"];
     let allow = json!({"network": "allowlist", "network_allow": rules});
     let key = host.key("packages", allow).await;
-    let install = "pip install --user smallpackage && \
+    let install = "pip install --user --index-url https://pypi.example/simple smallpackage && \
                    NODE_EXTRA_CA_CERTS=/etc/ssl/certs/ca-certificates.crt \
-                   npm install --no-audit --no-fund small-package";
+                   npm install --no-audit --no-fund --registry https://npm.example small-package";
     let body = json!({
         "language": "bash", "code": install, "thread_id": "t", "timeout": 110,
     });

@@ -4,7 +4,7 @@ use crate::{host::Host, python_client::tool};
 
 /// No schema says that a day is a day of the calendar, or that the last one is not before the first,
 /// nor which storage there is.
-const CONFIG: &str = "[[operations]]\ninclude-path-regex = \"usage$|sandbox/execute$|sandboxes\"\n\
+const CONFIG: &str = "[[operations]]\ninclude-path-regex = \"usage$|sandbox/execute$|sandboxes|bind$\"\n\
     checks.positive_data_acceptance.enabled = false\n";
 
 async fn check(host: &Host, token: &str, paths: &str) {

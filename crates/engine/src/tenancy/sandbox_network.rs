@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn rules_stay_until_the_policy_has_none() {
         let mut shape = SandboxShape::default();
-        change(Some("allowlist"), Some(&["PyPI.org"])).apply(&mut shape).unwrap();
+        change(Some("allowlist"), Some(&["PyPI.example"])).apply(&mut shape).unwrap();
         change(Some("allowlist"), None).apply(&mut shape).unwrap();
         assert_eq!(shape.network.rules().len(), 1);
         change(None, Some(&["a.example", "b.example:22"])).apply(&mut shape).unwrap();
@@ -100,8 +100,8 @@ mod tests {
     fn rules_without_an_allowlist_and_odd_policies_are_refused() {
         let mut shape = SandboxShape::default();
         for (policy, allow) in [
-            (None, Some(&["pypi.org"][..])),
-            (Some("unrestricted"), Some(&["pypi.org"][..])),
+            (None, Some(&["pypi.example"][..])),
+            (Some("unrestricted"), Some(&["pypi.example"][..])),
             (Some("allowlist"), Some(&["*.com"][..])),
             (Some("open"), None),
         ] {

@@ -106,7 +106,7 @@ pub(super) fn network_allow_schema() -> Schema {
         .schema_type(Type::String)
         .min_length(Some(1))
         .max_length(Some(320))
-        .examples(["pypi.org", "*.example.com:443", "203.0.113.0/24:5432"]);
+        .examples(["pypi.example", "*.example.com:443", "203.0.113.0/24:5432"]);
     let mut array = ArrayBuilder::new().items(rule).max_items(Some(256)).build();
     array.schema_type = SchemaType::from_iter([Type::Array, Type::Null]);
     Schema::Array(array)

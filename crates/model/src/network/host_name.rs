@@ -102,7 +102,7 @@ impl fmt::Display for HostName {
 /// A name, or all names below one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
-    /// `pypi.org`: this name only.
+    /// `pypi.example`: this name only.
     Exact(HostName),
     /// `*.example.com`: every name below it, at any depth, and not the name itself.
     Below(HostName),
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn spellings_of_a_name_are_one_name() {
         for (text, expected) in [
-            ("PyPI.org", "pypi.org"),
-            ("pypi.org.", "pypi.org"),
+            ("PyPI.example", "pypi.example"),
+            ("pypi.example.", "pypi.example"),
             ("Bücher.example", "xn--bcher-kva.example"),
             ("xn--bcher-kva.example", "xn--bcher-kva.example"),
             ("ｅxample。com", "example.com"),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{HostName, HostPattern};
 use crate::Invalid;
 
-/// A destination that a program may reach: `pypi.org`, `*.example.com:443`, `host:8000-8100`,
+/// A destination that a program may reach: `pypi.example`, `*.example.com:443`, `host:8000-8100`,
 /// `203.0.113.0/24:5432`, `[2001:db8::]/32:443`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -88,7 +88,7 @@ impl FromStr for NetworkRule {
     }
 }
 
-const EXAMPLES: &str = "write a rule like pypi.org, *.example.com:443, 203.0.113.0/24:5432 or \
+const EXAMPLES: &str = "write a rule like pypi.example, *.example.com:443, 203.0.113.0/24:5432 or \
                         [2001:db8::]/32:443";
 
 fn invalid_rule(text: &str) -> Invalid {
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn rules_are_read_and_written_in_one_form() {
         for (text, shown) in [
-            ("PyPI.org", "pypi.org"),
+            ("PyPI.example", "pypi.example"),
             ("*.example.com:443", "*.example.com:443"),
             ("host:8000-8100", "host:8000-8100"),
             ("a.example:22-22", "a.example:22"),
