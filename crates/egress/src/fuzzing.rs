@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn random_segments_of_a_guest_neither_stop_nor_crash_the_stack() {
         for seed in 1..=6 {
-            let mut numbers = Numbers(seed * 0x9e37_79b9_7f4a_7c15);
+            let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed));
             let mut packets = Vec::new();
             for _ in 0..2000 {
                 let segment = random_segment(&mut numbers);

@@ -37,9 +37,11 @@ pub struct EgressSettings {
     pub sessions: usize,
     /// A PEM file with authorities that hosts with a brokered credential may have certificates of,
     /// besides those of this host.
+    #[schemars(extend("x-default" = "none"))]
     pub ca_file: Option<PathBuf>,
     /// The content of that file, which `cli` reads.
     #[serde(default)]
+    #[schemars(skip)]
     pub authorities: String,
 }
 

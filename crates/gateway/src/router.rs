@@ -143,14 +143,7 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .merge(storage_routes())
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
-        .routes(routes!(credentials::list_credentials, credentials::create_credential))
-        .routes(routes!(
-            credentials::get_credential,
-            credentials::update_credential,
-            credentials::remove_credential
-        ))
-        .routes(routes!(credentials::bind_credential))
-        .routes(routes!(credentials::unbind_credential))
+        .merge(credential_routes())
         .routes(routes!(gates::get_defaults, gates::update_defaults))
         .routes(routes!(gates::list_approvals))
         .routes(routes!(gates::get_approval))
@@ -166,6 +159,19 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(health::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
+}
+
+/// Credentials and what may use them.
+fn credential_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(credentials::list_credentials, credentials::create_credential))
+        .routes(routes!(
+            credentials::get_credential,
+            credentials::update_credential,
+            credentials::remove_credential
+        ))
+        .routes(routes!(credentials::bind_credential))
+        .routes(routes!(credentials::unbind_credential))
 }
 
 /// Connections, volumes and what may use them.

@@ -13,7 +13,7 @@ mod suite;
 
 const ALL: UsageFilter = UsageFilter { team: None, key: None, first_day: 0, last_day: i64::MAX };
 
-/// Takes migration 11 back.
+/// Takes migration 11 back, and 15, which adds to its table.
 async fn forget_usage(path: &Path) {
     let address = format!("sqlite://{}", path.display());
     let mut raw = SqliteConnection::connect(&address).await.unwrap();
@@ -21,7 +21,12 @@ async fn forget_usage(path: &Path) {
         "DROP TRIGGER execution_used",
         "DROP TABLE usage_days",
         "ALTER TABLE teams DROP COLUMN monthly_micro_credits",
-        "DELETE FROM _sqlx_migrations WHERE version = 11",
+        "DROP TRIGGER execution_network_reported",
+        "DROP TRIGGER execution_with_network_removed",
+        "ALTER TABLE executions DROP COLUMN network",
+        "ALTER TABLE executions DROP COLUMN network_in_bytes",
+        "ALTER TABLE executions DROP COLUMN network_out_bytes",
+        "DELETE FROM _sqlx_migrations WHERE version IN (11, 15)",
     ] {
         sqlx::query(statement).execute(&mut raw).await.unwrap();
     }

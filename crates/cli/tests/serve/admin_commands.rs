@@ -121,7 +121,8 @@ async fn an_error_is_one_line() {
     wrong(&["team", "create", "default", "--plan", "free"], "default");
     wrong(&["team", "create", "x", "--plan", "gold"], "plan");
     wrong(&["sandbox", "set", "default/default", "--network", "allowlist"], "at least one rule");
-    let listed = ["sandbox", "create", "listed", "--network", "allowlist", "--allow", "PyPI.example"];
+    let listed =
+        ["sandbox", "create", "listed", "--network", "allowlist", "--allow", "PyPI.example"];
     let listed = [&listed[..], &["--allow", "*.example.com:443", "--network-limit"]].concat();
     admin(&host, &[&listed[..], &["connections=8"]].concat()).printed();
     let shown = admin(&host, &["sandbox", "show", "default/listed", "--json"]).json();

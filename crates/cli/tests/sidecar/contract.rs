@@ -71,7 +71,9 @@ async fn reached_limits_are_reported_and_the_timeout_is_capped() {
         let (status, answer) =
             sidecar.run(json!({"code": "print(1)\nwhile True: pass", "timeout_ms": asked})).await;
         assert_eq!((status, &answer["killed"]), (200, &json!(true)), "{answer}");
-        assert_eq!((&answer["stdout"], &answer["exit_code"]), (&json!("1\n"), &json!(-1)));
+        assert_eq!(answer["exit_code"], json!(-1), "{answer}");
+        // Within a tenth of a second, a busy host may not have started the interpreter.
+        assert!(answer["stdout"] == json!("1\n") || least < 400, "{answer}");
         assert!(answer["duration_ms"].as_u64().unwrap() >= least, "{asked}: {answer}");
     }
     let (status, answer) =

@@ -29,9 +29,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use crate::names::NameServer;
 
 /// Servers with these addresses answer on *inet*.
-pub const WEB: &str = "93.184.216.34";
-pub const OTHER: &str = "93.184.216.35";
-pub const WEB_V6: &str = "2606:4700::34";
+pub(crate) const WEB: &str = "93.184.216.34";
+pub(crate) const OTHER: &str = "93.184.216.35";
+pub(crate) const WEB_V6: &str = "2606:4700::34";
 const RESOLVER: &str = "93.184.216.53:53";
 /// Servers on these addresses count who connects. Nobody may.
 const CANARIES: [&str; 7] = [
@@ -47,7 +47,7 @@ const CANARIES: [&str; 7] = [
 type Work = Box<dyn FnOnce() + Send>;
 
 /// A thread with a network namespace of its own.
-pub struct Namespace {
+pub(crate) struct Namespace {
     work: mpsc::Sender<Work>,
 }
 
@@ -62,7 +62,7 @@ impl Namespace {
     }
 
     /// Runs a closure in the namespace. Threads that it starts stay there.
-    pub fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         let (send, receive) = mpsc::channel();
         self.work.send(Box::new(move || send.send(f()).unwrap())).unwrap();
         receive.recv().expect("the closure panicked")
@@ -78,21 +78,21 @@ impl Namespace {
 }
 
 /// The internet and one cell with its session.
-pub struct TestInternet {
-    pub inet: Namespace,
-    pub host: Namespace,
-    pub cell: Namespace,
-    pub names: NameServer,
+pub(crate) struct TestInternet {
+    pub(crate) inet: Namespace,
+    pub(crate) host: Namespace,
+    pub(crate) cell: Namespace,
+    pub(crate) names: NameServer,
     canaries: Arc<AtomicUsize>,
     runtime: tokio::runtime::Runtime,
-    pub client: Option<BrokerClient>,
+    pub(crate) client: Option<BrokerClient>,
     session: Mutex<Option<NetworkSession>>,
     worker: Option<RunningWorker>,
     broker: Option<thread::JoinHandle<std::io::Result<()>>>,
 }
 
 /// A stack worker: a thread of the test, or a process of its own.
-pub enum RunningWorker {
+pub(crate) enum RunningWorker {
     Thread(thread::JoinHandle<std::io::Result<()>>),
     Process(Child),
 }
@@ -103,7 +103,7 @@ impl RunningWorker {
     }
 
     /// Starts this program again, which calls [`run_worker_process`] if it is asked to.
-    pub fn start_process(tun: OwnedFd, socket: OwnedFd) -> Self {
+    pub(crate) fn start_process(tun: OwnedFd, socket: OwnedFd) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg(WORKER_ARGUMENT).stdin(tun).stdout(socket);
         Self::Process(command.spawn().unwrap())
@@ -118,10 +118,10 @@ impl RunningWorker {
 }
 
 /// The argument with which a test program is a stack worker.
-pub const WORKER_ARGUMENT: &str = "__stack-worker";
+pub(crate) const WORKER_ARGUMENT: &str = "__stack-worker";
 
 /// The life of a stack worker whose device and socket are its standard input and output.
-pub fn run_worker_process() -> ExitCode {
+pub(crate) fn run_worker_process() -> ExitCode {
     let tun = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let socket = std::io::stdout().as_fd().try_clone_to_owned().unwrap();
     // Both have copies in these numbers, which would keep them open.
@@ -132,7 +132,7 @@ pub fn run_worker_process() -> ExitCode {
 }
 
 /// Whether this host can run these tests.
-pub fn is_possible() -> bool {
+pub(crate) fn is_possible() -> bool {
     let root = rustix::process::geteuid().is_root();
     let tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun").is_ok();
     let ip = Command::new("ip").arg("-V").output().is_ok();
@@ -140,21 +140,25 @@ pub fn is_possible() -> bool {
 }
 
 impl TestInternet {
-    pub fn unrestricted() -> Self {
+    pub(crate) fn unrestricted() -> Self {
         Self::start(NetworkPolicy::Unrestricted, NetworkLimits::default(), settings())
     }
 
-    pub fn allowing(rules: &[&str]) -> Self {
+    pub(crate) fn allowing(rules: &[&str]) -> Self {
         let policy = NetworkPolicy::from_texts("allowlist", rules).unwrap();
         Self::start(policy, NetworkLimits::default(), settings())
     }
 
-    pub fn start(policy: NetworkPolicy, limits: NetworkLimits, settings: EgressSettings) -> Self {
+    pub(crate) fn start(
+        policy: NetworkPolicy,
+        limits: NetworkLimits,
+        settings: EgressSettings,
+    ) -> Self {
         Self::start_with(SessionSpec::new(policy, limits), settings, RunningWorker::start_thread)
     }
 
     /// The same with another way to start the worker.
-    pub fn start_with(
+    pub(crate) fn start_with(
         spec: SessionSpec,
         settings: EgressSettings,
         start_worker: fn(OwnedFd, OwnedFd) -> RunningWorker,
@@ -201,23 +205,23 @@ impl TestInternet {
     }
 
     /// Runs a closure in the cell.
-    pub fn in_cell<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) fn in_cell<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
         self.cell.run(f)
     }
 
     /// A server on *inet*, with one thread for each connection.
-    pub fn serve(&self, address: &str, handler: impl Fn(TcpStream) + Send + Sync + 'static) {
+    pub(crate) fn serve(&self, address: &str, handler: impl Fn(TcpStream) + Send + Sync + 'static) {
         let address = address.to_owned();
         self.inet.run(move || serve_tcp(&address, handler));
     }
 
     /// A server that answers every HTTP request with a name.
-    pub fn serve_http(&self, address: &str, name: &'static str) {
+    pub(crate) fn serve_http(&self, address: &str, name: &'static str) {
         self.serve(address, move |stream| answer_http(stream, name));
     }
 
     /// Ends the session; asserts that no canary was reached.
-    pub fn finish(mut self) -> NetworkReport {
+    pub(crate) fn finish(mut self) -> NetworkReport {
         let session = self.session.lock().unwrap().take().unwrap();
         let report = self.runtime.block_on(session.finish());
         self.worker.take().unwrap().wait();
@@ -227,13 +231,13 @@ impl TestInternet {
     }
 
     /// Drops the session as a cancelled run does, and waits for its worker to end.
-    pub fn drop_session(&mut self) {
+    pub(crate) fn drop_session(&mut self) {
         drop(self.session.lock().unwrap().take());
         self.worker.take().unwrap().wait();
     }
 
     /// Ends the broker: nothing can ask it any more. Waits until it and the worker have ended.
-    pub fn end_broker(&mut self) -> NetworkReport {
+    pub(crate) fn end_broker(&mut self) -> NetworkReport {
         let session = self.session.lock().unwrap().take().unwrap();
         self.client = None;
         // The task of the client holds the socket to the broker; it ends with its runtime.
@@ -249,7 +253,7 @@ impl TestInternet {
 
     /// A namespace that reaches *inet* by a veth pair and NAT in *host*, for comparison; `None`
     /// without `iptables`.
-    pub fn add_nat(&self) -> Option<Namespace> {
+    pub(crate) fn add_nat(&self) -> Option<Namespace> {
         Command::new("iptables").arg("-V").output().ok()?;
         let nat = Namespace::start();
         let holder = nat.run(|| Command::new("sleep").arg("30").spawn().unwrap());
@@ -271,7 +275,7 @@ impl TestInternet {
     }
 
     /// The process of the worker.
-    pub fn worker_process(&mut self) -> &mut Child {
+    pub(crate) fn worker_process(&mut self) -> &mut Child {
         match self.worker.as_mut().unwrap() {
             RunningWorker::Process(process) => process,
             RunningWorker::Thread(_) => panic!("the worker is a thread"),
@@ -279,7 +283,7 @@ impl TestInternet {
     }
 }
 
-pub fn settings() -> EgressSettings {
+pub(crate) fn settings() -> EgressSettings {
     EgressSettings {
         resolvers: vec![RESOLVER.parse().unwrap()],
         deny: vec!["93.184.216.99/32".parse().unwrap()],
@@ -343,7 +347,7 @@ fn serve_tcp(address: &str, handler: impl Fn(TcpStream) + Send + Sync + 'static)
 }
 
 /// Answers requests without a body until the client closes.
-pub fn answer_http(mut stream: TcpStream, name: &str) {
+pub(crate) fn answer_http(mut stream: TcpStream, name: &str) {
     let mut head: Vec<u8> = Vec::new();
     let mut buffer = [0; 4096];
     while let Ok(len @ 1..) = stream.read(&mut buffer) {
@@ -359,7 +363,7 @@ pub fn answer_http(mut stream: TcpStream, name: &str) {
 }
 
 /// Connects from where it is called, with a deadline.
-pub fn connect(address: &str) -> std::io::Result<TcpStream> {
+pub(crate) fn connect(address: &str) -> std::io::Result<TcpStream> {
     let address: SocketAddr = address.parse().unwrap();
     let stream = TcpStream::connect_timeout(&address, Duration::from_secs(20))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
@@ -367,7 +371,7 @@ pub fn connect(address: &str) -> std::io::Result<TcpStream> {
 }
 
 /// Sends bytes and reads to the end, or to the first error.
-pub fn exchange(address: &str, bytes: &[u8]) -> std::io::Result<String> {
+pub(crate) fn exchange(address: &str, bytes: &[u8]) -> std::io::Result<String> {
     let mut stream = connect(address)?;
     stream.write_all(bytes)?;
     let mut answer = Vec::new();
@@ -380,7 +384,7 @@ pub fn exchange(address: &str, bytes: &[u8]) -> std::io::Result<String> {
 }
 
 /// One request on a connection of its own; the body, or the status if it is not 200.
-pub fn get(address: &str, host: &str) -> std::io::Result<String> {
+pub(crate) fn get(address: &str, host: &str) -> std::io::Result<String> {
     let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     let mut stream = connect(address)?;
     stream.write_all(request.as_bytes())?;
@@ -412,7 +416,7 @@ pub fn get(address: &str, host: &str) -> std::io::Result<String> {
 }
 
 /// Echoes datagrams on *inet*.
-pub fn echo_datagrams(internet: &TestInternet, address: &str) {
+pub(crate) fn echo_datagrams(internet: &TestInternet, address: &str) {
     let address = address.to_owned();
     internet.inet.run(move || {
         let socket = UdpSocket::bind(address).unwrap();

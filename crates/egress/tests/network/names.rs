@@ -19,13 +19,13 @@ use hickory_proto::{
 
 /// Answers of names. Names that are not here do not exist.
 #[derive(Clone, Default)]
-pub struct NameServer {
+pub(crate) struct NameServer {
     answers: Arc<Mutex<HashMap<String, Vec<String>>>>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl NameServer {
-    pub fn start(address: SocketAddr) -> Self {
+    pub(crate) fn start(address: SocketAddr) -> Self {
         let server = Self::default();
         let socket = UdpSocket::bind(address).unwrap();
         let udp = server.clone();
@@ -61,13 +61,13 @@ impl NameServer {
     }
 
     /// Sets the answers of a name: addresses, or one other name.
-    pub fn set(&self, name: &str, answers: &[&str]) {
+    pub(crate) fn set(&self, name: &str, answers: &[&str]) {
         let answers = answers.iter().map(|&answer| answer.to_owned()).collect();
         self.answers.lock().unwrap().insert(name.to_owned(), answers);
     }
 
     /// The names that were asked for.
-    pub fn asked(&self) -> Vec<String> {
+    pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.lock().unwrap().clone()
     }
 
@@ -126,10 +126,10 @@ fn write_framed(stream: &mut TcpStream, bytes: &[u8]) -> std::io::Result<()> {
 
 /// What the resolver of the cell says: the code and the addresses.
 #[derive(Debug)]
-pub struct Lookup {
-    pub code: ResponseCode,
-    pub addresses: Vec<IpAddr>,
-    pub truncated: bool,
+pub(crate) struct Lookup {
+    pub(crate) code: ResponseCode,
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) truncated: bool,
 }
 
 fn question(name: &str, kind: RecordType) -> Vec<u8> {
@@ -155,7 +155,7 @@ fn read_lookup(bytes: &[u8]) -> Lookup {
 }
 
 /// Asks the resolver of the cell, from the cell.
-pub fn look_up(name: &str, kind: RecordType) -> Lookup {
+pub(crate) fn look_up(name: &str, kind: RecordType) -> Lookup {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     socket.connect("192.0.0.1:53").unwrap();
@@ -166,7 +166,7 @@ pub fn look_up(name: &str, kind: RecordType) -> Lookup {
 }
 
 /// The same over TCP.
-pub fn look_up_by_tcp(name: &str, kind: RecordType) -> Lookup {
+pub(crate) fn look_up_by_tcp(name: &str, kind: RecordType) -> Lookup {
     let mut stream = TcpStream::connect("192.0.0.1:53").unwrap();
     write_framed(&mut stream, &question(name, kind)).unwrap();
     read_lookup(&read_framed(&mut stream).unwrap())

@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(code(&nested), "invalid_request");
         let long = format!("{{\"tool\":\"web_search\",\"query\":\"{}\"}}", "a".repeat(MAX_REQUEST));
         assert_eq!(code(&long), "invalid_request");
-        let many = vec!["\"https://a.example\""; 11].join(",");
+        let many = ["\"https://a.example\""; 11].join(",");
         assert_eq!(
             code(&format!("{{\"tool\":\"fetch_url\",\"urls\":[{many}]}}")),
             "invalid_request"

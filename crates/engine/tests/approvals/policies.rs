@@ -151,7 +151,11 @@ async fn changes_at_the_same_time_are_all_kept_and_written_down() {
     assert_eq!(decisions.len(), 3);
     assert!(decisions.iter().all(|it| it.kind == DecisionKind::Changed && it.by == "admin"));
     let note = decisions[2].note.as_deref().unwrap();
-    assert_eq!(note, "agent_sandbox=on execute_code=deny elicitation=off pending_approval=none");
+    assert_eq!(
+        note,
+        "agent_sandbox=on execute_code=deny elicitation=off pending_approval=none \
+         web_search=none fetch_url=none people_search=none"
+    );
     // What changes nothing is no decision.
     change(quiet).await.unwrap();
     assert_eq!(server.decisions().await.len(), 3);

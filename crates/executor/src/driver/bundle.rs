@@ -8,13 +8,13 @@
 use std::{fs, io};
 
 use cloche_jail::{proc_masks, rlimits, seccomp};
-use cloche_model::OciRuntime;
+use cloche_model::{MOUNTS_ROOT, OciRuntime, SECRETS_DIR};
 use serde_json::{Value, json};
 
 use super::{
     DriverSetup,
     placement::GuestCommand,
-    stage::{RUN, STAGE, STAGE_DATA, STAGE_ROOT},
+    stage::{RUN, STAGE, STAGE_ROOT},
 };
 use crate::protocol::{GUEST_ID, HOME};
 
@@ -69,7 +69,7 @@ fn bundle_config(
         },
         "root": {"path": STAGE_ROOT, "readonly": true},
         "hostname": "cloche",
-        "mounts": mounts(setup.runtime)?,
+        "mounts": mounts(setup.runtime),
         "linux": {
             "namespaces": namespaces(init),
             "uidMappings": id_mappings(setup),
@@ -117,7 +117,7 @@ fn read_only_paths(setup: &DriverSetup) -> Vec<String> {
     paths
 }
 
-fn mounts(runtime: OciRuntime) -> io::Result<Value> {
+fn mounts(runtime: OciRuntime) -> Value {
     // In gVisor the nodes are files of this tmpfs, and could not be opened for writing.
     let dev_access = if runtime == OciRuntime::Runsc { "rw" } else { "ro" };
     let writable = |name: &str, at: &str| {
@@ -142,6 +142,9 @@ fn mounts(runtime: OciRuntime) -> io::Result<Value> {
         writable("shm", "/dev/shm"),
         writable("tmp", "/tmp"),
         writable("home", HOME),
+        writable("secrets", SECRETS_DIR),
+        // What was mounted there for the cell.
+        writable("data", MOUNTS_ROOT),
     ];
     if runtime == OciRuntime::Runsc {
         // Without a mount there runsc shows a tree of its own.
@@ -150,9 +153,5 @@ fn mounts(runtime: OciRuntime) -> io::Result<Value> {
             "options": ["nosuid", "nodev", "noexec", "ro", "mode=755", "size=4k"],
         }));
     }
-    // What was mounted there for the cell. A cell without storage has no such mount.
-    if fs::read_dir(STAGE_DATA)?.next().is_some() {
-        mounts.push(writable("data", "/data"));
-    }
-    Ok(mounts.into())
+    mounts.into()
 }

@@ -22,8 +22,6 @@ use super::DriverSetup;
 pub(crate) const STAGE: &str = "/stage";
 /// The guest's home, before the runtime mounts it.
 pub(crate) const STAGE_HOME: &str = "/stage/home";
-/// What is mounted here before the job comes is `/data` of the guest.
-pub(crate) const STAGE_DATA: &str = "/stage/data";
 /// The root of the cell.
 pub(super) const STAGE_ROOT: &str = "/stage/root";
 /// A tmpfs for the bundle and the state of the runtime.
@@ -54,6 +52,7 @@ pub(super) fn build_stage(setup: &DriverSetup) -> io::Result<()> {
         ("upper", 0o755, setup.image_owner),
         ("home", 0o755, setup.guest),
         ("data", 0o755, setup.image_owner),
+        ("secrets", 0o700, setup.guest),
         ("tmp", 0o1777, setup.image_owner),
         ("shm", 0o1777, setup.image_owner),
     ] {

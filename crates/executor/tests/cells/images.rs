@@ -245,6 +245,8 @@ async fn the_escape_probes_hold_on_an_image_in_cold_and_in_forked_cells() {
             }
             match runner.run_and_judge(probe).await {
                 ProbeFinding::Decided(verdict) if verdict.held => held += 1,
+                // This executor has no broker, so its cells have no network to attack.
+                ProbeFinding::NotHere(_) if probe.name.starts_with("network-") => {}
                 finding => broke.push(format!("{}: {finding:?}", probe.name)),
             }
         }

@@ -315,7 +315,7 @@ enum NdjsonEvent<'a> {
     Result {
         trace_id: &'a str,
         status: &'static str,
-        result: ExecuteResult,
+        result: Box<ExecuteResult>,
         output_truncated: bool,
         /// Bytes of each stream that a replay leaves out; absent if it is complete.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -365,7 +365,7 @@ fn last_line<'a>(
         trace_id,
         status: execution.status.name(),
         output_truncated: result.output_truncated,
-        result,
+        result: Box::new(result),
         stdout_omitted_bytes: omitted(StreamName::Stdout),
         stderr_omitted_bytes: omitted(StreamName::Stderr),
         seq,

@@ -50,7 +50,8 @@ async fn open(host: &Host) {
         gates,
         json!({
             "agent_sandbox": true, "execute_code": null, "elicitation": null,
-            "pending_approval": null
+            "pending_approval": null, "web_search": null,
+            "fetch_url": null, "people_search": null
         })
     );
 }

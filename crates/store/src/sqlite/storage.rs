@@ -259,7 +259,8 @@ const RECOUNT: [&str; 8] = [
      SELECT team_id, 512 + octet_length(metadata) + coalesce(octet_length(webhook_url), 0) + \
      coalesce(octet_length(code), 0) + coalesce(octet_length(error), 0) + \
      coalesce(octet_length(score), 0) + coalesce(octet_length(stdout), 0) + \
-     coalesce(octet_length(stderr), 0) + coalesce(octet_length(written), 0) AS bytes FROM executions \
+     coalesce(octet_length(stderr), 0) + coalesce(octet_length(written), 0) + \
+     coalesce(octet_length(network), 0) AS bytes FROM executions \
      UNION ALL SELECT team_id, 256 + octet_length(stack) FROM points \
      UNION ALL SELECT team_id, 256 + octet_length(record) + octet_length(conversation) + \
      octet_length(events) FROM responses) WHERE true GROUP BY team_id \

