@@ -91,7 +91,7 @@ pub(super) struct SandboxSettingArguments {
     /// repeated; the rules replace those that there are.
     #[arg(long, value_name = "RULE")]
     allow: Vec<String>,
-    /// A limit of the network, such as connections=64 or bytes_per_run=1000000. Can be repeated;
+    /// A limit of the network: connections=64, bytes_per_run=1000000, and so on; can be repeated;
     /// limits that are not named get their defaults.
     #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_network_limit)]
     network_limit: Vec<(String, u64)>,

@@ -205,7 +205,12 @@ fn add_customized_python(root: &Path, code: &str) {
     let libraries = fs::read_dir(root.join("usr/lib")).unwrap().map(|it| it.unwrap().path());
     let library = |path: &PathBuf| path.to_string_lossy().contains("/python3.");
     let library = { libraries }.find(library).unwrap();
-    fs::write(library.join("sitecustomize.py"), code).unwrap();
+    // Debian's is a link to `/etc`, which from here is that of this machine.
+    let path = library.join("sitecustomize.py");
+    if path.is_symlink() {
+        fs::remove_file(&path).unwrap();
+    }
+    fs::write(path, code).unwrap();
 }
 
 #[tokio::test]

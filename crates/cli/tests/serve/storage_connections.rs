@@ -39,7 +39,7 @@ pub(crate) fn connect(host: &Host, moto: &Moto, name: &str, more: &[&str]) -> Va
 
 /// Puts an object into the bucket.
 pub(crate) async fn put_object(moto: &Moto, key: &str, content: &str) {
-    cloche_test_support::http::install_crypto();
+    cloche_test_support::install_crypto();
     let url = format!("http://{}/{BUCKET}/{key}", moto.address);
     let put = reqwest::Client::new().put(url).body(content.to_owned()).send().await.unwrap();
     assert!(put.status().is_success(), "{put:?}");
