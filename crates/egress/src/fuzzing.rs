@@ -194,7 +194,7 @@ mod tests {
         segment.extend((80 + numbers.next(4) as u16).to_be_bytes());
         segment.extend(sequence.to_be_bytes());
         segment.extend(acknowledged.to_be_bytes());
-        segment.extend([((20 + options.len()) / 4 << 4) as u8, flags as u8]);
+        segment.extend([(((20 + options.len()) / 4) << 4) as u8, flags as u8]);
         segment.extend(window.to_be_bytes());
         segment.extend([0; 4]);
         segment.extend(options);

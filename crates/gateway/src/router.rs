@@ -135,11 +135,7 @@ fn api_routes() -> OpenApiRouter<AppState> {
             sandboxes::update_sandbox,
             sandboxes::delete_sandbox
         ))
-        .routes(routes!(images::list_images))
-        .routes(routes!(images::pull_image))
-        .routes(routes!(images::import_image))
-        .routes(routes!(images::prune_images))
-        .routes(routes!(images::get_image, images::remove_image))
+        .merge(image_routes())
         .merge(storage_routes())
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
@@ -159,6 +155,16 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(health::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
+}
+
+/// Images.
+fn image_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(images::list_images))
+        .routes(routes!(images::pull_image))
+        .routes(routes!(images::import_image))
+        .routes(routes!(images::prune_images))
+        .routes(routes!(images::get_image, images::remove_image))
 }
 
 /// Credentials and what may use them.

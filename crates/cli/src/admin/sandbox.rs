@@ -91,8 +91,8 @@ pub(super) struct SandboxSettingArguments {
     /// repeated; the rules replace those that there are.
     #[arg(long, value_name = "RULE")]
     allow: Vec<String>,
-    /// A limit of the network: connections=64, bytes_per_run=1000000, and so on; can be repeated;
-    /// limits that are not named get their defaults.
+    /// A limit of the network: connections=64, bytes_per_run=1000000; can be repeated.
+    /// Limits that are not named get their defaults.
     #[arg(long, value_name = "NAME=NUMBER", value_parser = parse_network_limit)]
     network_limit: Vec<(String, u64)>,
     /// Processor cores: 0.5, 2.

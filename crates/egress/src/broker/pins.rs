@@ -80,7 +80,7 @@ mod tests {
         let address: IpAddr = "1.1.1.1".parse().unwrap();
         pins.pin(&name, &[address], Duration::from_secs(1), start);
         let minutes = |n: u64| start + Duration::from_secs(60 * n);
-        assert_eq!(pins.names_of(address, minutes(9)), [name.clone()]);
+        assert_eq!(pins.names_of(address, minutes(9)), std::slice::from_ref(&name));
         assert_eq!(pins.names_of(address, minutes(18)), [name]);
         assert!(pins.names_of(address, minutes(29)).is_empty());
         assert!(pins.names_of("1.1.1.2".parse().unwrap(), start).is_empty());

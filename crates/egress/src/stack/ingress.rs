@@ -162,7 +162,7 @@ pub(super) mod tests {
     fn syn(options: &[u8]) -> Vec<u8> {
         let mut segment =
             vec![0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0, 2, 0xff, 0xff, 0, 0, 0, 0];
-        segment[12] = ((20 + options.len()) / 4 << 4) as u8;
+        segment[12] = (((20 + options.len()) / 4) << 4) as u8;
         segment.extend(options);
         segment
     }

@@ -144,7 +144,7 @@ fn connections_and_bytes_of_a_run_are_limited() {
         let chunk = [0; 65_536];
         while stream.write_all(&chunk).is_ok() {}
     });
-    internet.serve("93.184.216.34:7006", |stream| echo_after_end(stream));
+    internet.serve("93.184.216.34:7006", echo_after_end);
     internet.in_cell(|| {
         let held: Vec<TcpStream> = (0..3).map(|_| connect("93.184.216.34:7006").unwrap()).collect();
         let fourth = connect("93.184.216.34:7006").unwrap_err().kind();
