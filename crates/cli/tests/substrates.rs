@@ -168,8 +168,3 @@ fn every_probe_that_applies_holds_on_crun() {
 fn every_probe_that_applies_holds_on_runc() {
     escape_suite_holds("runc", 60);
 }
-
-#[test]
-fn every_probe_that_applies_holds_on_runsc() {
-    escape_suite_holds("runsc", 30);
-}

@@ -29,12 +29,14 @@ use ExemptPart::{Checks, Judged, Whole};
 
 /// Those whose guests use the kernel of the host.
 const KERNELS: &[OciRuntime] = &[OciRuntime::Crun, OciRuntime::Runc];
+const ALL: &[OciRuntime] = &[OciRuntime::Crun, OciRuntime::Runc, OciRuntime::Runsc];
 const CRUN: &[OciRuntime] = &[OciRuntime::Crun];
 const RUNC: &[OciRuntime] = &[OciRuntime::Runc];
 const RUNSC: &[OciRuntime] = &[OciRuntime::Runsc];
 
 const LANDLOCK: &str = "a runtime installs no Landlock rules, so these files can be opened; the \
                         kernel refuses the writes, or they change the program's own process only";
+const NO_NETWORK: &str = "only cells of the substrate native have a network";
 const PID_ONE: &str = "the program is pid 1 of gVisor's kernel, so what it reaches is its own";
 const OWN_MEMORY: &str = "gVisor has these objects in its own memory, which counts as the cell's";
 const OWN_VIEW: &str = "this file is made by gVisor and says nothing about the host";
@@ -44,6 +46,10 @@ const THREADS: &str = "gVisor counts no processes; at the limit of the cgroup it
 /// The probes of walls that a runtime does not build, and those that judge what is different by
 /// design. `docs/SPECIFICATION.md` says what this means for a sandbox.
 const EXEMPTIONS: &[Exemption] = &[
+    exempt("network-floor", ALL, Whole, NO_NETWORK),
+    exempt("network-list", ALL, Whole, NO_NETWORK),
+    exempt("network-device", ALL, Whole, NO_NETWORK),
+    exempt("network-neighbours", ALL, Whole, NO_NETWORK),
     exempt("landlock", KERNELS, Whole, LANDLOCK),
     exempt("landlock", RUNSC, Whole, LANDLOCK),
     exempt("pid-one", KERNELS, Checks(&["write attr/current: worked"]), LANDLOCK),

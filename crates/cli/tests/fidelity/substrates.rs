@@ -28,7 +28,7 @@ const DIFFERENT: &[KnownDifference] = &[
     ("process.py", KERNELS, "parent of the program"),
     ("surroundings.js", KERNELS, "limits of a process"),
     ("surroundings.py", CRUN, "/dev/core"),
-    ("stdin_sync.js", KERNELS, "/dev/stdin"),
+    ("stdin_sync.js", CRUN, "/dev/stdin"),
 ];
 
 /// How long a case may take.

@@ -44,6 +44,5 @@ async fn run_client_tests(python: &Path, agent: &Agent, tests: &str, web: &str) 
             .unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{said}\n{}", agent.host.said("log"));
-        println!("{said}");
     }
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use cloche_egress::{BrokerClient, NetworkSession, SessionError, SessionSpec};
-use cloche_model::{NetworkPolicy, NetworkReport, RunSpec};
+use cloche_model::{NetworkPolicy, NetworkReport, RunSpec, Substrate};
 use tokio::time::timeout;
 
 use super::{
@@ -25,6 +25,9 @@ pub enum NetworkError {
     /// The executor was started without a broker.
     #[error("this executor gives programs no network")]
     NoBroker,
+    /// The cell is built by an OCI runtime.
+    #[error("a network needs the substrate native")]
+    OtherSubstrate,
     /// The broker opened no session.
     #[error(transparent)]
     Session(#[from] SessionError),
@@ -50,6 +53,9 @@ impl CellNetwork {
     ) -> Result<Option<Self>, NetworkError> {
         if spec.sandbox.network == NetworkPolicy::Blocked {
             return Ok(None);
+        }
+        if spec.sandbox.substrate != Substrate::Native {
+            return Err(NetworkError::OtherSubstrate);
         }
         let broker = broker.ok_or(NetworkError::NoBroker)?;
         let policy = spec.sandbox.network.clone();
