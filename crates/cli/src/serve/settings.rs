@@ -12,7 +12,7 @@ use std::{
 
 use cloche_agent::AgentConfig;
 use cloche_egress::EgressSettings;
-use cloche_engine::{EngineConfig, GateConfig};
+use cloche_engine::EngineConfig;
 use cloche_executor::{ExecutorConfig, MountStorageConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
@@ -31,6 +31,7 @@ use super::{
 
 mod capacity;
 mod connections;
+mod gates;
 mod layers;
 mod mcp;
 mod memory;
@@ -47,6 +48,7 @@ mod webhook;
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
+use gates::{GateFile, gate_config};
 pub(crate) use layers::{LayersArguments, LayersFile, layers_config};
 use mcp::McpFile;
 use memory::MemoryFile;
@@ -159,24 +161,6 @@ struct SettingsFile {
     connections: ConnectionsFile,
     /// What programs with a network can reach.
     network: EgressSettings,
-}
-
-/// The gates in front of agent tools. Settings of teams are not here.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-struct GateFile {
-    /// Seconds after which a request for approval expires.
-    #[schemars(extend("default" = 900))]
-    approval_seconds: Option<u64>,
-    /// The most approvals of one team that may be open.
-    #[schemars(extend("default" = 100))]
-    pending_per_team: Option<u32>,
-    /// The most calls of one team that may wait for an approval.
-    #[schemars(extend("default" = 32))]
-    waiting_per_team: Option<usize>,
-    /// Days for which decisions are kept.
-    #[schemars(extend("default" = 365))]
-    keep_days: Option<u32>,
 }
 
 /// The resulting settings.
@@ -374,17 +358,6 @@ fn read_agent_config(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig,
     let grace = grace.map_or(agent.linger, Duration::from_secs);
     agent.linger = agent.linger.min(grace);
     Ok(agent)
-}
-
-fn gate_config(file: &GateFile) -> GateConfig {
-    let usual = GateConfig::default();
-    let days = |days| Duration::from_hours(24 * u64::from(days));
-    GateConfig {
-        lifetime: file.approval_seconds.map_or(usual.lifetime, Duration::from_secs),
-        pending: file.pending_per_team.unwrap_or(usual.pending),
-        waiting: file.waiting_per_team.unwrap_or(usual.waiting),
-        keep: file.keep_days.map_or(usual.keep, days),
-    }
 }
 
 /// The settings without a file and those of this file, as text.

@@ -25,7 +25,7 @@ use tokio::{
 use super::{
     cell_exit::CellExit,
     cell_meter::{CellMeter, ReleasedGauges},
-    cell_waiters::{CellWaiters, OverlayDirs},
+    cell_waiters::{CellWaiters, OverlayDirs, answer_waiter},
     image_mounts::{ImageMounts, MountedImage},
     spawner_process::SpawnerProcess,
 };
@@ -366,58 +366,7 @@ impl SpawnerConnection {
                 }
                 self.cell_gone.notify_waiters();
             }
-            answer => self.handle_mount_answer(answer, fds),
-        }
-    }
-
-    /// Hands on what became of something that was to be mounted or attached.
-    fn handle_mount_answer(&self, event: SpawnerEvent, fds: Vec<OwnedFd>) {
-        match event {
-            SpawnerEvent::ImageMounted { image } => {
-                answer_waiter(self.lock_waiters().image_mounts.remove(&image), Ok(()));
-            }
-            SpawnerEvent::ImageRefused { image, reason } => {
-                let waiter = self.lock_waiters().image_mounts.remove(&image);
-                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
-            }
-            SpawnerEvent::HomeMounted { cell } => {
-                let mut fds = fds.into_iter();
-                let (waiter, upper) = (self.lock_waiters().home_mounts.remove(&cell), fds.next());
-                if let Some(upper) = upper {
-                    answer_waiter(waiter, Ok(OverlayDirs { upper, merged: fds.next() }));
-                }
-            }
-            SpawnerEvent::HomeRefused { cell, reason } => {
-                let refused = Err(SpawnError::Refused(reason));
-                answer_waiter(self.lock_waiters().home_mounts.remove(&cell), refused);
-            }
-            SpawnerEvent::HomeBlocked { cell, name } => {
-                let blocked = Err(SpawnError::Blocked(name));
-                answer_waiter(self.lock_waiters().home_mounts.remove(&cell), blocked);
-            }
-            SpawnerEvent::ToolSocketMounted { cell } => {
-                let waiter = self.lock_waiters().tool_sockets.remove(&cell);
-                answer_waiter(waiter, fds.into_iter().next().ok_or(SpawnError::SpawnerLost));
-            }
-            SpawnerEvent::ToolSocketRefused { cell, reason } => {
-                let waiter = self.lock_waiters().tool_sockets.remove(&cell);
-                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
-            }
-            SpawnerEvent::NetworkAttached { cell } => {
-                answer_waiter(self.lock_waiters().networks.remove(&cell), Ok(()));
-            }
-            SpawnerEvent::NetworkRefused { cell, reason } => {
-                let waiter = self.lock_waiters().networks.remove(&cell);
-                answer_waiter(waiter, Err(SpawnError::Refused(reason)));
-            }
-            SpawnerEvent::StorageMounted { cell, failed } => {
-                let waiter = self.lock_waiters().storage_mounts.remove(&cell);
-                answer_waiter(waiter, failed.map_or(Ok(()), Err));
-            }
-            SpawnerEvent::Hello { .. }
-            | SpawnerEvent::Spawned { .. }
-            | SpawnerEvent::Refused { .. }
-            | SpawnerEvent::Gone { .. } => {}
+            answer => self.lock_waiters().answer_mount(answer, fds),
         }
     }
 
@@ -428,12 +377,5 @@ impl SpawnerConnection {
         lost.alive.values().for_each(|(exit, _)| exit.mark_lost());
         drop(lost);
         self.cell_gone.notify_waiters();
-    }
-}
-
-/// Answers a request, if anything still waits for it.
-fn answer_waiter<T>(waiter: Option<oneshot::Sender<T>>, answer: T) {
-    if let Some(waiter) = waiter {
-        let _ = waiter.send(answer);
     }
 }
