@@ -187,22 +187,32 @@ async fn a_volume_is_shared_by_the_executions_of_a_team_and_counted() {
     let bind = ["storage", "bind", "work", "--sandbox", "default", "--read-write"];
     operator_json(&host, &bind, "");
     assert_eq!(upload(&host, "work", "in/a.txt", b"uploaded".to_vec()).await, 200);
-    let code = "cat /data/work/in/a.txt; mkdir /data/work/out; echo done > /data/work/out/b";
+    let code = "cat /data/work/in/a.txt; mkdir -p /data/work/out; echo done > /data/work/out/b";
     let body = json!({"language": "bash", "code": code});
-    let response = host.execute(&body).send().await.unwrap();
-    let trace = trace_id(&response);
-    let answer: Value = response.json().await.unwrap();
-    assert_eq!(answer["stdout"], "uploaded", "{answer} {}", host.said("log"));
+    // A report of a mount server that is lost counts nothing; one that arrives counts every byte.
+    let mut counted = false;
+    for _ in 0..8 {
+        let response = host.execute(&body).send().await.unwrap();
+        let trace = trace_id(&response);
+        let answer: Value = response.json().await.unwrap();
+        assert_eq!(answer["stdout"], "uploaded", "{answer} {}", host.said("log"));
+        let record = host.record(&trace).await;
+        let mount = &record["mounts"][0];
+        assert_eq!((&mount["name"], &mount["read_only"]), (&json!("work"), &json!(false)));
+        let bytes = [&mount["bytes_read"], &mount["bytes_written"]];
+        assert!(bytes == [&json!(8), &json!(5)] || bytes == [&json!(0), &json!(0)], "{mount}");
+        counted = bytes == [&json!(8), &json!(5)];
+        if counted {
+            break;
+        }
+    }
+    assert!(counted, "{}", host.said("log"));
     assert_eq!(download(&host, "work", "out/b").await.unwrap(), b"done\n");
     assert_eq!(printed(&host, "cat /data/work/out/b", &[]).await, "done\n");
     // Only a part of it for one request.
     let code = "ls /data/work; cat /data/work/b";
     assert_eq!(printed(&host, code, &["/data/work/out"]).await, "b\ndone\n");
-    // The record, the usage and the metrics have the bytes.
-    let record = host.record(&trace).await;
-    let mount = &record["mounts"][0];
-    assert_eq!((&mount["name"], &mount["read_only"]), (&json!("work"), &json!(false)));
-    assert_eq!((&mount["bytes_read"], &mount["bytes_written"]), (&json!(8), &json!(5)), "{mount}");
+    // The usage and the metrics have the bytes.
     let (_, usage) = host.get("/v1/usage").await;
     assert_eq!(usage["storage"][0]["name"], "work");
     assert!(usage["storage"][0]["bytes_read"].as_u64().unwrap() >= 8, "{usage}");
