@@ -128,7 +128,10 @@ async fn a_server_does_not_start_with_another_secret_key() {
     assert_ne!(refused.code, 0, "{said}");
     assert!(said.contains("the secrets in the database were sealed with the key"), "{said}");
     assert!(!said.contains(&other), "{said}");
-    assert_eq!(database(&host.data()), before);
+    // SQLite may leave an empty log.
+    let mut after = database(&host.data());
+    after.retain(|(_, bytes)| !bytes.is_empty());
+    assert_eq!(after, before);
 
     // With the key of the file in the environment, and without the file, the server starts.
     let file = host.data().join("secret.key");
