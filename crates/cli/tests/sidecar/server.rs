@@ -112,7 +112,8 @@ async fn a_dead_sidecar_fails_the_execution_and_the_server_returns_503() {
         (&record["status"], &record["error"]),
         (&json!("failed"), &json!("the sandbox failed to run the code"))
     );
-    assert_eq!(record["stdout"], "up\n");
+    // The line may still have been on its way when the sidecar died.
+    assert!(matches!(record["stdout"].as_str(), Some("up\n" | "")), "{record}");
     let (status, answer) = host.run(json!({"code": "1"})).await;
     assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
     assert_eq!(host.get("/readyz").await.0, 503);
