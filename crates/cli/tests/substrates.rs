@@ -168,3 +168,8 @@ fn every_probe_that_applies_holds_on_crun() {
 fn every_probe_that_applies_holds_on_runc() {
     escape_suite_holds("runc", 60);
 }
+
+#[test]
+fn every_probe_that_applies_holds_on_runsc() {
+    escape_suite_holds("runsc", 55);
+}

@@ -41,7 +41,6 @@ const PID_ONE: &str = "the program is pid 1 of gVisor's kernel, so what it reach
 const OWN_MEMORY: &str = "gVisor has these objects in its own memory, which counts as the cell's";
 const OWN_VIEW: &str = "this file is made by gVisor and says nothing about the host";
 const OWN_ERROR: &str = "gVisor refuses it with another error";
-const THREADS: &str = "gVisor counts no processes; at the limit of the cgroup its kernel ends";
 
 /// The probes of walls that a runtime does not build, and those that judge what is different by
 /// design. `docs/SPECIFICATION.md` says what this means for a sandbox.
@@ -149,9 +148,6 @@ const EXEMPTIONS: &[Exemption] = &[
         Checks(&["nice -5: worked"]),
         "priorities are gVisor's own; the host's scheduler does not see them",
     ),
-    exempt("fork-bomb", RUNSC, Judged(verdict::over_at_deadline), THREADS),
-    exempt("process-limit", RUNSC, Judged(verdict::over_at_deadline), THREADS),
-    exempt("threads", RUNSC, Judged(verdict::over_at_deadline), THREADS),
 ];
 
 const fn exempt(

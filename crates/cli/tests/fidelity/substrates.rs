@@ -116,3 +116,4 @@ macro_rules! same_on {
 
 same_on!(python_programs_run_the_same_on_crun, node_programs_run_the_same_on_crun, Crun);
 same_on!(python_programs_run_the_same_on_runc, node_programs_run_the_same_on_runc, Runc);
+same_on!(python_programs_run_the_same_on_runsc, node_programs_run_the_same_on_runsc, Runsc);

@@ -84,14 +84,15 @@ impl PreparedPlan {
     }
 }
 
-/// Processes and threads of a runtime and its driver, which are in the cgroup of the cell beside
-/// the guest's. The guest of crun and runc has a limit of its own as well.
-const fn runtime_threads(substrate: Substrate) -> u32 {
+/// The most processes and threads in the cgroup of a cell. Those of a runtime and its driver are
+/// there beside the guest's, which has a limit of its own then. gVisor needs several of the host for
+/// each process of its guest, and ends if it does not get them.
+const fn most_tasks(substrate: Substrate, pids: u32) -> u32 {
     match substrate {
-        Substrate::Native => 0,
-        Substrate::Oci(OciRuntime::Crun) => 8,
-        Substrate::Oci(OciRuntime::Runc) => 64,
-        Substrate::Oci(OciRuntime::Runsc) => 256,
+        Substrate::Native => pids,
+        Substrate::Oci(OciRuntime::Crun) => pids.saturating_add(8),
+        Substrate::Oci(OciRuntime::Runc) => pids.saturating_add(64),
+        Substrate::Oci(OciRuntime::Runsc) => pids.saturating_mul(8).saturating_add(256),
     }
 }
 
@@ -251,7 +252,7 @@ impl<'a> PlanCache<'a> {
         }
         CgroupLimits {
             memory: can[0].then_some(config.memory),
-            pids: can[1].then_some(config.pids.saturating_add(runtime_threads(config.substrate))),
+            pids: can[1].then_some(most_tasks(config.substrate, config.pids)),
             cpu: can[2].then_some(config.cpu_milli),
         }
     }

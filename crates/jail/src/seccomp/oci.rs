@@ -70,7 +70,8 @@ pub(crate) fn bundle_filter(policy: &FilterPolicy, arch: Arch) -> Value {
 /// no error but `EPERM`. A call that is to be traced, by no tracer, gets `ENOSYS`.
 pub(crate) fn ordered_bundle_filter(policy: &FilterPolicy, arch: Arch) -> Value {
     let existing = |calls: &[String]| -> Vec<String> {
-        calls.iter().filter(|name| arch.call_number(name).is_some()).cloned().collect()
+        let known = calls.iter().filter(|name| arch.call_number(name).is_some());
+        known.flat_map(|name| gvisor_names(name)).map(str::to_owned).collect()
     };
     let mut rules: Vec<Value> = Vec::new();
     for rule in &policy.allow {
@@ -95,6 +96,14 @@ pub(crate) fn ordered_bundle_filter(policy: &FilterPolicy, arch: Arch) -> Value 
         rules.push(json!({"names": [rule.call], "action": action}));
     }
     json!({"defaultAction": gvisor_action(policy.default.errno), "syscalls": rules})
+}
+
+/// The names of a call in gVisor. It leaves out names that it does not know, and some of its versions
+/// had another name for a call.
+fn gvisor_names(name: &str) -> impl Iterator<Item = &str> {
+    const OLD_NAMES: [(&str, &str); 1] = [("pselect6", "pselect")];
+    let old = OLD_NAMES.iter().filter(move |(new, _)| *new == name).map(|(_, old)| *old);
+    [name].into_iter().chain(old)
 }
 
 /// The action of a verdict in gVisor.
