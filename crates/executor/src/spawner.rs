@@ -8,6 +8,7 @@ use std::io;
 
 use cloche_jail::sys::Errno;
 
+mod cell_mount_servers;
 mod cell_networks;
 mod cell_record;
 mod cell_registry;

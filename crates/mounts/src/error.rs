@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use object_store::client::{HttpError, HttpErrorKind};
 use rustix::io::Errno;
+
+use crate::objects::STALL_TIMEOUT;
 
 /// Why an object store did not do what was asked. The text is for the owner of the connection: it
 /// names no secret, but it may name the endpoint.
@@ -69,6 +72,8 @@ impl From<object_store::Error> for StorageError {
                 Self::Unsupported(describe(&error))
             }
             Source::InvalidPath { .. } => Self::Invalid(describe(&error)),
+            // The deadline of an operation and that of its request give the same error.
+            _ if is_timeout(&error) => Self::TimedOut(STALL_TIMEOUT),
             _ => match find_status(&error) {
                 // An archived object that was not restored, and other refusals of this kind.
                 Some(401 | 403) => Self::Denied(describe(&error)),
@@ -78,6 +83,18 @@ impl From<object_store::Error> for StorageError {
             },
         }
     }
+}
+
+/// Whether the HTTP client gave up waiting, for a connection or for bytes.
+fn is_timeout(error: &object_store::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<HttpError>() {
+            return error.kind() == HttpErrorKind::Timeout;
+        }
+        cause = error.source();
+    }
+    false
 }
 
 /// The HTTP status that the text of a client error names; the client does not export the type.

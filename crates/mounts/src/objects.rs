@@ -10,6 +10,7 @@ mod storage;
 
 pub(crate) use endpoint_access::parse_roots;
 pub use endpoint_access::{EndpointAccess, LookupFuture, SystemAccess, trusted_roots};
+pub(crate) use http_client::STALL_TIMEOUT;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use listing::filter_listing;
 pub use object_path::ObjectPath;

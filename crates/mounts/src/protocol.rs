@@ -38,6 +38,8 @@ pub enum MountCommand {
     },
     /// The program has ended: store what is closed, report, and end.
     Finish,
+    /// The program is stopped: store nothing more, report, and end.
+    Stop,
 }
 
 /// What the mount server asks and reports.
@@ -228,9 +230,13 @@ pub fn receive_mount_packet<T: for<'a> Deserialize<'a>>(
     socket: impl AsFd,
 ) -> Result<(T, Vec<OwnedFd>), MountWireError> {
     let mut buffer = vec![0; MAX_PACKET];
+    const EINTR: i32 = 4;
+    const ECONNRESET: i32 = 104;
     let (len, fds) = loop {
         match sys::recvmsg(socket.as_fd().as_raw_fd(), &mut buffer) {
-            Err(Errno(4)) => {}
+            // The kernel says once that the other process ended without reading everything. What it
+            // sent before is still there.
+            Err(Errno(EINTR | ECONNRESET)) => {}
             received => break received?,
         }
     };
@@ -244,7 +250,23 @@ pub fn receive_mount_packet<T: for<'a> Deserialize<'a>>(
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
     use super::*;
+
+    #[test]
+    fn a_report_is_received_although_its_sender_left_packets_unread() {
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        send_mount_packet(ours.as_fd(), &MountCommand::Finish, &[]).unwrap();
+        send_mount_packet(theirs.as_fd(), &MountServerRequest::Report(Vec::new()), &[]).unwrap();
+        drop(theirs);
+        let (said, _) = receive_mount_packet::<MountServerRequest>(&ours).unwrap();
+        assert!(matches!(said, MountServerRequest::Report(_)));
+        let ended = receive_mount_packet::<MountServerRequest>(&ours);
+        assert!(matches!(ended, Err(MountWireError::Closed)));
+    }
 
     #[test]
     fn a_connection_survives_the_wire_and_prints_no_secret() {

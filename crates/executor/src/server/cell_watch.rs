@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     cell::Cell, control_socket::ControlSocket, output::OutputCapture, run::RunIo,
-    run_error::RunError, spawner_client::SpawnerClient,
+    run_error::RunError, spawner_client::SpawnerClient, storage_mounts::StorageMounts,
 };
 use crate::protocol::CellUsage;
 
@@ -28,11 +28,13 @@ use crate::protocol::CellUsage;
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a cell is given.
-pub(crate) struct CellInput {
+pub(crate) struct CellInput<'a> {
     pub(crate) job: Vec<u8>,
     pub(crate) stdin: Vec<u8>,
     pub(crate) limits: RunLimits,
     pub(crate) io: RunIo,
+    /// What is mounted in it, which ends before a cell that is killed.
+    pub(crate) storage: Option<&'a mut StorageMounts>,
 }
 
 /// How the wait for the main process ended.
@@ -57,10 +59,10 @@ pub(crate) struct FinishedRun {
 pub(crate) async fn watch_cell(
     cell: Cell,
     spawner: &SpawnerClient,
-    input: CellInput,
+    input: CellInput<'_>,
 ) -> Result<FinishedRun, RunError> {
     let Cell { id, meter, exit, stdin, stdout, stderr, mut job, mut control } = cell;
-    let CellInput { job: job_bytes, stdin: stdin_bytes, limits, io } = input;
+    let CellInput { job: job_bytes, stdin: stdin_bytes, limits, io, storage } = input;
     let RunIo { output: live, stdin: more_stdin, cancel, memory, .. } = io;
     let mut stdout = OutputCapture::new(stdout, StreamName::Stdout, limits.output, live.clone());
     let mut stderr = OutputCapture::new(stderr, StreamName::Stderr, limits.output, live);
@@ -91,6 +93,9 @@ pub(crate) async fn watch_cell(
     };
     let wall = started.elapsed();
     if matches!(end, RunEnd::TimedOut | RunEnd::Cancelled) {
+        if let Some(storage) = storage {
+            storage.stop().await;
+        }
         spawner.kill_cell(id).await;
         // The cell is gone, or lost with its spawner. After the timeout the outcome goes out
         // anyway.

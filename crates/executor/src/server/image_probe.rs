@@ -238,8 +238,13 @@ impl Executor {
     }
 
     async fn run_in(&self, cell: Cell, job: Vec<u8>) -> Result<RunOutcome, RunError> {
-        let input =
-            CellInput { job, stdin: Vec::new(), limits: probe_limits(), io: RunIo::default() };
+        let input = CellInput {
+            job,
+            stdin: Vec::new(),
+            limits: probe_limits(),
+            io: RunIo::default(),
+            storage: None,
+        };
         let finished = cell_watch::watch_cell(cell, &self.inner.spawner, input).await?;
         finished.control.release();
         Ok(finished.outcome)

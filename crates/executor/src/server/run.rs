@@ -78,9 +78,9 @@ impl Executor {
         let mounted = run.mount_home(home.as_ref(), &mut cell).await?;
         let network = run.attach_network(network, &cell).await?;
         let tool_socket = run.mount_tool_socket(io.tool_calls.take(), &mut cell).await?;
-        let storage = run.mount_storage(&mut cell).await?;
+        let mut storage = run.mount_storage(&mut cell).await?;
         let FinishedRun { mut outcome, cell_home, mut control } =
-            run.watch_run(cell, job, io).await?;
+            run.watch_run(cell, job, io, storage.as_mut()).await?;
         // Nothing that the program has left running may call a tool after its end.
         drop(tool_socket);
         let ended = Instant::now();
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
         control: &mut ControlSocket,
     ) -> Vec<MountReport> {
         match ending {
-            RunEnding::TimedOut | RunEnding::Cancelled => storage.abandon(),
+            RunEnding::TimedOut | RunEnding::Cancelled => storage.take_stopped(),
             _ => storage.finish(control).await,
         }
     }
@@ -271,10 +271,11 @@ impl<'a> Run<'a> {
         cell: Cell,
         job: Vec<u8>,
         io: RunIo,
+        storage: Option<&mut StorageMounts>,
     ) -> Result<FinishedRun, RunError> {
         let exit = cell.exit.clone();
         let stdin = mem::take(&mut self.spec.stdin);
-        let input = CellInput { job, stdin, limits: self.spec.limits, io };
+        let input = CellInput { job, stdin, limits: self.spec.limits, io, storage };
         let finished = cell_watch::watch_cell(cell, &self.executor.spawner, input).await;
         self.executor.time_teardown(exit);
         finished

@@ -30,6 +30,8 @@ use crate::protocol::StorageMountRequest;
 
 /// How long a finished run waits for its mount server. It has deadlines of its own.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long a stopped run waits for the counts of its mount server. The program goes on meanwhile.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the executor has what mounts need.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +51,8 @@ pub(crate) struct StorageMounts {
     said: mpsc::Receiver<MountServerRequest>,
     reader: tokio::task::JoinHandle<()>,
     specs: Vec<MountSpec>,
+    /// What the mount server has counted until the run was stopped.
+    stopped: Option<Vec<MountReport>>,
 }
 
 impl Drop for StorageMounts {
@@ -109,29 +113,43 @@ impl StorageMounts {
         let socket = Arc::new(AsyncFd::new(ours)?);
         let (says, said) = mpsc::channel(4);
         let reader = tokio::spawn(answer_questions(Arc::clone(&socket), says));
-        Ok(Self { socket, said, reader, specs })
+        Ok(Self { socket, said, reader, specs, stopped: None })
     }
 
     /// Ends the mounts after the program has ended: what it wrote is stored when this returns.
     pub(crate) async fn finish(mut self, control: &mut ControlSocket) -> Vec<MountReport> {
         let reports = timeout(REPORT_TIMEOUT, self.ask_for_reports(control)).await;
-        match reports.ok().flatten() {
-            Some(reports) => reports,
-            None => {
-                tracing::warn!("a mount server ended without a report");
-                let lost = |spec: &MountSpec| MountReport {
-                    errors: 1,
-                    first_error: Some("the mount server ended without a report".to_owned()),
-                    ..MountReport::unused(spec.slug.clone())
-                };
-                self.specs.iter().map(lost).collect()
-            }
-        }
+        reports.ok().flatten().unwrap_or_else(|| self.report_loss())
     }
 
-    /// The reports of a run that was stopped. What its mounts counted is not known.
-    pub(crate) fn abandon(self) -> Vec<MountReport> {
-        self.specs.iter().map(|spec| MountReport::unused(spec.slug.clone())).collect()
+    /// Ends the mounts of a run that is stopped: nothing more is stored, and every request of the
+    /// program ends. The cell must be killed next.
+    pub(crate) async fn stop(&mut self) {
+        let counting = async {
+            self.send(&MountCommand::Stop).ok()?;
+            loop {
+                if let MountServerRequest::Report(reports) = self.said.recv().await? {
+                    return Some(reports);
+                }
+            }
+        };
+        self.stopped = timeout(STOP_TIMEOUT, counting).await.ok().flatten();
+    }
+
+    /// The reports of a run that was stopped.
+    pub(crate) fn take_stopped(mut self) -> Vec<MountReport> {
+        self.stopped.take().unwrap_or_else(|| self.report_loss())
+    }
+
+    /// What is reported if the mount server has ended without a report.
+    fn report_loss(&self) -> Vec<MountReport> {
+        tracing::warn!("a mount server ended without a report");
+        let lost = |spec: &MountSpec| MountReport {
+            errors: 1,
+            first_error: Some("the mount server ended without a report".to_owned()),
+            ..MountReport::unused(spec.slug.clone())
+        };
+        self.specs.iter().map(lost).collect()
     }
 
     async fn ask_for_reports(&mut self, control: &mut ControlSocket) -> Option<Vec<MountReport>> {

@@ -14,6 +14,7 @@ use super::{
     cell_registry::CellRegistry,
     network_worker::{NetworkAttacher, NetworkWorker},
     poller::{EpollSet, WakeSource},
+    prepared::WorkerKind,
 };
 use crate::protocol::CellId;
 
@@ -114,8 +115,9 @@ impl CellRegistry<'_> {
             return Err(io::Error::other("a network needs one file descriptor"));
         };
         let hierarchy = self.plans.host.cgroups.as_ref();
-        let cgroup =
-            hierarchy.map(|hierarchy| self.prepared.take_worker_cgroup(hierarchy)).transpose()?;
+        let cgroup = hierarchy
+            .map(|hierarchy| self.prepared.take_worker_cgroup(hierarchy, WorkerKind::Stack))
+            .transpose()?;
         match self.networks.attacher.attach(running, ipv6, session, cgroup.as_ref()) {
             Ok(pidfd) => {
                 let worker = NetworkWorker { pidfd, cgroup, kill_at: None };

@@ -1,6 +1,9 @@
 //! Runs in: spawner (root). The record of one cell, from its start until its cgroup is gone.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::{
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
 
 use cloche_jail::{
     END_SIGNAL,
@@ -30,7 +33,7 @@ pub(super) struct CellRecord {
     /// The directory of a contained cell.
     pub(super) directory: Option<ScratchDir>,
     /// The pidfd of its mount server, if it has storage mounts.
-    pub(super) mount_server: Option<OwnedFd>,
+    pub(super) mount_server: Option<Arc<OwnedFd>>,
     /// The server does not read its gauges any more.
     pub(super) gauges_released: bool,
     /// Read after the end of pid 1, and so of every process of the cell.

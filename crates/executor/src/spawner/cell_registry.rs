@@ -22,6 +22,7 @@ use rustix::{
 };
 
 use super::{
+    cell_mount_servers::CellMountServers,
     cell_networks::CellNetworks,
     cell_record::{CellRecord, CellState},
     home_target::{HomeMountPoint, HomeTarget},
@@ -34,6 +35,7 @@ use super::{
     prepared::PreparedResources,
     process_watch::CellWatch,
     scratch_dir::PendingRemovals,
+    storage_mounter::StorageMounter,
     template_connection::{ForkAnswer, TemplateConnection},
 };
 use crate::protocol::{CellConfig, CellId, CellUsage, ProtocolError, SpawnKind};
@@ -51,6 +53,7 @@ pub(super) struct CellRegistry<'a> {
     pub(super) poller: EpollSet,
     removals: PendingRemovals,
     pub(super) networks: CellNetworks,
+    pub(super) storage: CellMountServers,
 }
 
 /// A cell whose start has succeeded or failed.
@@ -64,21 +67,23 @@ impl<'a> CellRegistry<'a> {
     ) -> Self {
         let ids = plans.host.privileged.then_some(plans.host.ids);
         let networks = CellNetworks::new(NetworkAttacher::new(ids, plans.host.tun_node.take()));
+        let storage = CellMountServers::new(StorageMounter::new(ids));
         let (cells, templates) = (BTreeMap::new(), BTreeMap::new());
         let removals = PendingRemovals::default();
-        Self { cells, templates, plans, prepared, poller, removals, networks }
+        Self { cells, templates, plans, prepared, poller, removals, networks, storage }
     }
 
     /// Waits for events, at most this long; shorter while ended cells are not cleaned up.
     pub(super) fn wait_for_events(&mut self, most: Option<&Timespec>) -> io::Result<WakeEvents> {
         let is_ended = |record: &CellRecord| matches!(record.state, CellState::Ended);
         let has_ended = self.cells.values().any(is_ended) || self.prepared.has_retired();
-        let (look, overdue) = (self.time_to_next_look(), self.networks.time_to_next_kill());
+        let look = self.time_to_next_look();
+        let (overdue, late) = (self.networks.time_to_next_kill(), self.storage.time_to_next_kill());
         let earlier = |one: Timespec, other: Timespec| {
             if (one.tv_sec, one.tv_nsec) < (other.tv_sec, other.tv_nsec) { one } else { other }
         };
         let removes = (!self.removals.is_empty()).then(Timespec::default);
-        let times = [most.copied(), has_ended.then_some(SOON), look, overdue, removes];
+        let times = [most.copied(), has_ended.then_some(SOON), look, overdue, late, removes];
         self.poller.wait(times.into_iter().flatten().reduce(earlier).as_ref())
     }
 
@@ -259,16 +264,6 @@ impl<'a> CellRegistry<'a> {
         Some(HomeTarget { slot: record.slot, cell: record.state.pidfd()?, place: record.home })
     }
 
-    /// Records the mount server of a cell, which ends with it.
-    pub(super) fn set_mount_server(&mut self, cell: CellId, server: OwnedFd) {
-        if let Some(record) = self.cells.get_mut(&cell) {
-            record.mount_server = Some(server);
-            if record.kill_requested {
-                record.kill_mount_server();
-            }
-        }
-    }
-
     /// The gauges of a cell, if it has a cgroup.
     pub(super) fn gauges(&self, cell: CellId) -> Option<&CgroupGauges> {
         Some(self.cells.get(&cell)?.cgroup.as_ref()?.gauges())
@@ -306,7 +301,7 @@ impl<'a> CellRegistry<'a> {
                 }
                 record.state = CellState::Ended;
                 self.networks.note_cell_end(*cell);
-                record.kill_mount_server();
+                self.storage.note_cell_end(*cell);
                 let used = record.cgroup.as_ref().and_then(Cgroup::read_usage);
                 record.used = used.map(CellUsage::from).unwrap_or_default();
                 record.used.oom_kills += u64::from(record.exceeded_kernel_memory);
@@ -338,6 +333,7 @@ impl<'a> CellRegistry<'a> {
     pub(super) fn kill_all(&mut self) {
         self.templates.clear();
         self.networks.kill_all();
+        self.storage.kill_all();
         for record in self.cells.values_mut() {
             record.kill();
             // A fork that was not answered dies with its template, and no event will say so.
@@ -359,7 +355,8 @@ impl<'a> CellRegistry<'a> {
 
     /// Whether no cell and no used cgroup is left.
     pub(super) fn is_empty(&self) -> bool {
-        self.cells.is_empty() && self.networks.is_empty() && !self.prepared.has_retired()
+        let has_workers = !self.networks.is_empty() || !self.storage.is_empty();
+        self.cells.is_empty() && !has_workers && !self.prepared.has_retired()
     }
 
     /// Removes the prepared resources, then the cgroup of the spawner.

@@ -24,12 +24,11 @@ use super::{
     plan_cache::PlanCache,
     poller::{EpollSet, WakeEvents, WakeSource},
     prepared::PreparedResources,
-    storage_mounter::{StorageMountError, StorageMounter},
     tool_socket::ToolSocketMounter,
 };
 use crate::protocol::{
     self, CellId, CellUsage, HomeRequest, PacketBuffer, ProtocolError, RequestPacket, SpawnerEvent,
-    SpawnerRequest, StorageMountRequest,
+    SpawnerRequest,
 };
 
 const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -73,7 +72,6 @@ struct EventLoop<'a> {
     cells: CellRegistry<'a>,
     homes: HomeMounter,
     tool_sockets: ToolSocketMounter,
-    storage: StorageMounter,
     lock_watch: LockWatch,
 }
 
@@ -90,11 +88,10 @@ impl<'a> EventLoop<'a> {
         let packer =
             PackerProcess { privileged: host.privileged, first_guest: host.ids.guest_id(0) };
         let homes = HomeMounter::new(host.privileged.then_some(host.ids));
-        let storage = StorageMounter::new(host.privileged.then_some(host.ids));
         let plans = PlanCache::new(host, change);
         let cells = CellRegistry::new(plans, PreparedResources::new(packer), poller);
         let tool_sockets = ToolSocketMounter::new();
-        Ok(Self { socket: socket.as_fd(), cells, homes, tool_sockets, storage, lock_watch })
+        Ok(Self { socket: socket.as_fd(), cells, homes, tool_sockets, lock_watch })
     }
 
     fn serve(&mut self) -> Result<(), ProtocolError> {
@@ -131,6 +128,7 @@ impl<'a> EventLoop<'a> {
             }
             self.cells.enforce_limits();
             self.cells.reap_workers(&woken.ended_workers);
+            self.cells.reap_mount_servers(&woken.ended_mount_servers);
             let gone = self.cells.reap_cells(&woken.ended);
             self.report_gone(gone)?;
             self.lock_watch.set_active(self.cells.has_cells())?;
@@ -202,7 +200,11 @@ impl<'a> EventLoop<'a> {
                 self.send_event(&event)
             }
             SpawnerRequest::ToolSocket { cell } => self.mount_tool_socket(cell),
-            SpawnerRequest::Storage { cell, mounts } => self.mount_storage(cell, &mounts, &fds),
+            SpawnerRequest::Storage { cell, mounts } => {
+                let mounted = self.cells.mount_storage(cell, &mounts, &fds);
+                let failed = mounted.err().map(|error| (error.slug, error.source.to_string()));
+                self.send_event(&SpawnerEvent::StorageMounted { cell, failed })
+            }
             SpawnerRequest::Pack { request } => {
                 self.cells.prepared.pack_upper_dir(&request, &fds);
                 Ok(())
@@ -253,30 +255,6 @@ impl<'a> EventLoop<'a> {
         }
     }
 
-    /// Mounts storage in a cell that waits for its job, and reports.
-    fn mount_storage(
-        &mut self,
-        cell: CellId,
-        mounts: &[StorageMountRequest],
-        fds: &[OwnedFd],
-    ) -> Result<(), ProtocolError> {
-        let mounted = match self.cells.running_cell(cell) {
-            Some(HomeTarget { place: HomeMountPoint::OnStage, .. }) => {
-                Err(StorageMountError::without_slug("storage needs the substrate native"))
-            }
-            Some(HomeTarget { slot, cell, .. }) => self.storage.mount(slot, cell, mounts, fds),
-            None => Err(StorageMountError::without_slug("the cell is gone")),
-        };
-        let failed = match mounted {
-            Ok(server) => {
-                self.cells.set_mount_server(cell, server);
-                None
-            }
-            Err(StorageMountError { slug, source }) => Some((slug, source.to_string())),
-        };
-        self.send_event(&SpawnerEvent::StorageMounted { cell, failed })
-    }
-
     /// Reports that a cell was started, with its gauges, or that its start failed.
     fn report_start(&mut self, (cell, started): StartedCell) -> Result<(), ProtocolError> {
         if let Err(error) = started {
@@ -312,6 +290,7 @@ impl<'a> EventLoop<'a> {
             let woken = self.wait_for_events(Some(&NOW));
             let woken = woken.unwrap_or_default();
             self.cells.reap_workers(&woken.ended_workers);
+            self.cells.reap_mount_servers(&woken.ended_mount_servers);
             let gone = self.cells.reap_cells(&woken.ended);
             // The server may have ended, and then nothing receives this.
             let _ = self.report_gone(gone);

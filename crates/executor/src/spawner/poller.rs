@@ -30,12 +30,14 @@ pub(super) enum WakeSource {
     Cell(CellId),
     /// The stack worker of a cell: readable when it has ended.
     Network(CellId),
+    /// The mount server of a cell: readable when it has ended.
+    MountServer(CellId),
     /// The lock watcher's: a cell holds too many locks.
     LockWatch,
 }
 
 impl WakeSource {
-    const KINDS: u64 = 4;
+    const KINDS: u64 = 5;
 
     fn encode(self) -> u64 {
         match self {
@@ -43,6 +45,7 @@ impl WakeSource {
             Self::Template(CellId(id)) => id * Self::KINDS + 1,
             Self::Cell(CellId(id)) => id * Self::KINDS + 2,
             Self::Network(CellId(id)) => id * Self::KINDS + 3,
+            Self::MountServer(CellId(id)) => id * Self::KINDS + 4,
             Self::LockWatch => Self::KINDS,
         }
     }
@@ -53,6 +56,7 @@ impl WakeSource {
             1 => Self::Template(id),
             2 => Self::Cell(id),
             3 => Self::Network(id),
+            4 => Self::MountServer(id),
             _ if id.0 == 0 => Self::Server,
             _ => Self::LockWatch,
         }
@@ -98,6 +102,7 @@ impl EpollSet {
                 WakeSource::Template(id) => woken.answered.push(id),
                 WakeSource::Cell(id) => woken.ended.push(id),
                 WakeSource::Network(id) => woken.ended_workers.push(id),
+                WakeSource::MountServer(id) => woken.ended_mount_servers.push(id),
                 WakeSource::LockWatch => woken.lock_report = true,
             }
         }
@@ -114,6 +119,8 @@ pub(super) struct WakeEvents {
     pub(super) ended: Vec<CellId>,
     /// Cells whose stack worker has ended.
     pub(super) ended_workers: Vec<CellId>,
+    /// Cells whose mount server has ended.
+    pub(super) ended_mount_servers: Vec<CellId>,
     /// Templates that have answered.
     pub(super) answered: Vec<CellId>,
     pub(super) lock_report: bool,
@@ -122,8 +129,8 @@ pub(super) struct WakeEvents {
 impl WakeEvents {
     pub(super) fn is_empty(&self) -> bool {
         let is_silent = !self.request && !self.lock_report;
-        let is_over = !self.ended.is_empty() || !self.ended_workers.is_empty();
-        is_silent && !is_over && self.answered.is_empty()
+        let over = [&self.ended, &self.ended_workers, &self.ended_mount_servers];
+        is_silent && over.iter().all(|ended| ended.is_empty()) && self.answered.is_empty()
     }
 }
 
@@ -138,6 +145,7 @@ mod tests {
                 WakeSource::Template(CellId(id)),
                 WakeSource::Cell(CellId(id)),
                 WakeSource::Network(CellId(id)),
+                WakeSource::MountServer(CellId(id)),
             ] {
                 assert_eq!(WakeSource::decode(source.encode()), source);
             }

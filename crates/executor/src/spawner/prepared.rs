@@ -18,6 +18,7 @@ use cloche_jail::{
 };
 
 use super::{
+    cell_mount_servers::MOUNT_SERVER_LIMITS,
     cell_record::CellRecord,
     network_worker::WORKER_LIMITS,
     packer_process::{IdlePacker, PackerProcess},
@@ -49,11 +50,35 @@ pub(super) struct PreparedResources {
     /// The netns of the spawner, to return to.
     own_network: Option<OwnedFd>,
     cgroups_made: u64,
-    /// For the next stack workers; only once a network was attached.
-    worker_cgroups: Vec<Cgroup>,
-    has_networks: bool,
+    /// For the next processes beside cells, by their kind.
+    worker_cgroups: [WorkerCgroups; 2],
     packer: PackerProcess,
     packer_reserve: PackerReserve,
+}
+
+/// A process beside a cell that has a cgroup of its own.
+#[derive(Clone, Copy)]
+pub(super) enum WorkerKind {
+    Stack,
+    MountServer,
+}
+
+impl WorkerKind {
+    const ALL: [Self; 2] = [Self::Stack, Self::MountServer];
+
+    const fn limits(self) -> CgroupLimits {
+        match self {
+            Self::Stack => WORKER_LIMITS,
+            Self::MountServer => MOUNT_SERVER_LIMITS,
+        }
+    }
+}
+
+/// The cgroups for the next processes of one kind; only once one was needed.
+#[derive(Default)]
+struct WorkerCgroups {
+    prepared: Vec<Cgroup>,
+    is_needed: bool,
 }
 
 /// The packer that is started ahead.
@@ -79,8 +104,7 @@ impl PreparedResources {
             limits: None,
             own_network: File::open("/proc/self/ns/net").ok().map(OwnedFd::from),
             cgroups_made: 0,
-            worker_cgroups: Vec::new(),
-            has_networks: false,
+            worker_cgroups: Default::default(),
         }
     }
 
@@ -100,21 +124,30 @@ impl PreparedResources {
         }
     }
 
-    /// A cgroup for a stack worker.
-    pub(super) fn take_worker_cgroup(&mut self, all: &CgroupHierarchy) -> io::Result<Cgroup> {
-        self.has_networks = true;
-        match self.worker_cgroups.pop() {
+    /// A cgroup for a process beside a cell.
+    pub(super) fn take_worker_cgroup(
+        &mut self,
+        all: &CgroupHierarchy,
+        kind: WorkerKind,
+    ) -> io::Result<Cgroup> {
+        let cgroups = &mut self.worker_cgroups[kind as usize];
+        cgroups.is_needed = true;
+        match cgroups.prepared.pop() {
             Some(cgroup) => Ok(cgroup),
-            None => self.make_worker_cgroup(all),
+            None => self.make_worker_cgroup(all, kind),
         }
     }
 
-    fn make_worker_cgroup(&mut self, all: &CgroupHierarchy) -> io::Result<Cgroup> {
-        let can = all.can_limit();
+    fn make_worker_cgroup(
+        &mut self,
+        all: &CgroupHierarchy,
+        kind: WorkerKind,
+    ) -> io::Result<Cgroup> {
+        let (can, wanted) = (all.can_limit(), kind.limits());
         let limits = CgroupLimits {
-            memory: WORKER_LIMITS.memory.filter(|_| can[0]),
-            pids: WORKER_LIMITS.pids.filter(|_| can[1]),
-            cpu: WORKER_LIMITS.cpu.filter(|_| can[2]),
+            memory: wanted.memory.filter(|_| can[0]),
+            pids: wanted.pids.filter(|_| can[1]),
+            cpu: wanted.cpu.filter(|_| can[2]),
         };
         self.make_cgroup(all, limits)
     }
@@ -164,7 +197,7 @@ impl PreparedResources {
     /// Retires a cgroup without processes. If it were removed while page cache is charged to it,
     /// the kernel would keep it as long as the cache. The next cells may read the same files, so
     /// some cgroups are kept with their cache.
-    fn retire_cgroup(&mut self, mut cgroup: Cgroup) {
+    pub(super) fn retire_cgroup(&mut self, mut cgroup: Cgroup) {
         if cgroup.page_cache_bytes() == 0 {
             self.retired.push(cgroup);
             return;
@@ -221,11 +254,16 @@ impl PreparedResources {
                 || matches!(self.packer_reserve, PackerReserve::Taken)
                 || self.networks.len() < LEVEL
                 || with_cgroups && self.missing_cgroup_limits().is_some()
-                || with_cgroups && self.needs_worker_cgroup())
+                || with_cgroups && self.missing_worker_cgroup().is_some())
     }
 
-    fn needs_worker_cgroup(&self) -> bool {
-        self.has_networks && self.worker_cgroups.len() < LEVEL
+    /// The kind of process for which a cgroup should be prepared.
+    fn missing_worker_cgroup(&self) -> Option<WorkerKind> {
+        let is_missing = |kind: &WorkerKind| {
+            let cgroups = &self.worker_cgroups[*kind as usize];
+            cgroups.is_needed && cgroups.prepared.len() < LEVEL
+        };
+        WorkerKind::ALL.into_iter().find(is_missing)
     }
 
     /// The limits of a cgroup that should be prepared.
@@ -261,10 +299,10 @@ impl PreparedResources {
             self.cgroups.push((limits, cgroup));
             return true;
         }
-        if let Some(all) = all.filter(|_| self.needs_worker_cgroup())
-            && let Ok(cgroup) = self.make_worker_cgroup(all)
+        if let (Some(all), Some(kind)) = (all, self.missing_worker_cgroup())
+            && let Ok(cgroup) = self.make_worker_cgroup(all, kind)
         {
-            self.worker_cgroups.push(cgroup);
+            self.worker_cgroups[kind as usize].prepared.push(cgroup);
             return true;
         }
         false
@@ -289,7 +327,9 @@ impl Drop for PreparedResources {
     fn drop(&mut self) {
         let idle = self.cgroups.drain(..).map(|(_, cgroup)| cgroup);
         let read = mem::take(&mut self.being_read).into_values().map(|(_, cgroup)| cgroup);
-        let cached = self.cached.drain(..).chain(self.worker_cgroups.drain(..));
+        let workers = mem::take(&mut self.worker_cgroups).into_iter();
+        let workers = workers.flat_map(|cgroups| cgroups.prepared);
+        let cached = self.cached.drain(..).chain(workers);
         let until = Instant::now() + SHUTDOWN_BUDGET;
         for mut cgroup in idle.chain(read).chain(self.retired.drain(..)).chain(cached) {
             if Instant::now() < until && cgroup.page_cache_bytes() > 0 {

@@ -15,6 +15,8 @@ use std::{
 };
 
 use cloche_jail::{
+    cgroup::CgroupEntry,
+    launch::GUEST_OOM_SCORE,
     privileges,
     sys::{self, CloneRequest, CloneSide, PrctlOption},
 };
@@ -54,6 +56,15 @@ pub(super) struct StorageMounter {
     own_namespace: Option<File>,
 }
 
+/// The cell in which storage is mounted.
+pub(super) struct MountTarget<'a> {
+    pub(super) slot: u32,
+    /// The pidfd of its pid 1.
+    pub(super) cell: BorrowedFd<'a>,
+    /// The cgroup of its mount server.
+    pub(super) cgroup: &'a CgroupEntry,
+}
+
 /// A FUSE connection and its mount, which is attached nowhere yet.
 struct FuseMount {
     connection: OwnedFd,
@@ -65,12 +76,10 @@ impl StorageMounter {
         Self { ids, own_namespace: File::open("/proc/self/ns/mnt").ok() }
     }
 
-    /// Mounts storage in the cell of this slot, and starts its mount server. `cell` is the pidfd of
-    /// its pid 1. Returns the pidfd of the mount server.
+    /// Mounts storage in a cell, and starts its mount server. Returns the pidfd of the mount server.
     pub(super) fn mount(
         &self,
-        slot: u32,
-        cell: BorrowedFd<'_>,
+        target: &MountTarget<'_>,
         requests: &[StorageMountRequest],
         fds: &[OwnedFd],
     ) -> Result<OwnedFd, StorageMountError> {
@@ -80,15 +89,15 @@ impl StorageMounter {
         if requests.len() > MAX_MOUNTS {
             return Err(StorageMountError::without_slug("there are too many mounts"));
         }
-        let owner = self.ids.map_or(0, |ids| ids.guest_id(slot));
+        let owner = self.ids.map_or(0, |ids| ids.guest_id(target.slot));
         let mut mounts = Vec::new();
         for request in requests {
             let failed = |source| StorageMountError { slug: request.slug.clone(), source };
             mounts.push(create_fuse_mount(request, owner).map_err(failed)?);
         }
-        self.attach(cell, requests, &mounts)?;
+        self.attach(target.cell, requests, &mounts)?;
         let connections: Vec<_> = mounts.into_iter().map(|mount| mount.connection).collect();
-        let started = self.start_server(control, &connections, owner);
+        let started = self.start_server(control, &connections, owner, target.cgroup);
         started.map_err(|source| StorageMountError { slug: requests[0].slug.clone(), source })
     }
 
@@ -157,14 +166,17 @@ impl StorageMounter {
         control: &OwnedFd,
         connections: &[OwnedFd],
         guest: u32,
+        cgroup: &CgroupEntry,
     ) -> io::Result<OwnedFd> {
         let peer = rustix::net::sockopt::socket_peercred(control)?;
         let spawner = rustix::process::getpid();
-        match sys::clone(CloneRequest::default()).map_err(io_error)? {
+        let request = CloneRequest { namespaces: 0, cgroup: cgroup.start_in };
+        match sys::clone(request).map_err(io_error)? {
             CloneSide::Parent(_, pidfd) => Ok(sys::into_owned_fd(pidfd)),
             CloneSide::Child => {
                 let user = self.ids.map(|_| (peer.uid, peer.gid));
-                let input = confine_identity(control, connections, user, spawner);
+                let input = enter_cgroup(&cgroup.tasks)
+                    .and_then(|()| confine_identity(control, connections, user, spawner));
                 match input {
                     Ok((control, connections)) => {
                         let guest = (guest, guest);
@@ -175,6 +187,17 @@ impl StorageMounter {
             }
         }
     }
+}
+
+/// In the new process: joins its cgroups of version 1. The spawner is protected from the OOM killer,
+/// a mount server is not.
+fn enter_cgroup(tasks: &[RawFd]) -> io::Result<()> {
+    for task in tasks {
+        sys::write(*task, b"0").map_err(io_error)?;
+    }
+    // That of an ordinary user cannot be changed.
+    let _ = std::fs::write("/proc/self/oom_score_adj", GUEST_OOM_SCORE.to_string());
+    Ok(())
 }
 
 /// In the new process: keeps only its own file descriptors, and becomes an ordinary user.

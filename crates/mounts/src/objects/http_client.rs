@@ -35,7 +35,7 @@ use crate::StorageError;
 /// How long it may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long no byte may arrive. There is no limit for a whole answer: a large object takes long.
-const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most bytes of a list answer. A page has at most 1000 keys of 1024 bytes.
 const MAX_LISTING: usize = 8 << 20;
 

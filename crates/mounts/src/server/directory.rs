@@ -8,6 +8,7 @@ mod attribute_change;
 mod filesystem;
 mod handles;
 mod host_files;
+mod kept_modes;
 mod mount;
 mod nodes;
 mod quota;

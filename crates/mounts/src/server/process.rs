@@ -11,7 +11,7 @@ use std::{
 };
 
 use cloche_jail::sys;
-use cloche_model::MountSlug;
+use cloche_model::{MountReport, MountSlug};
 use fuser::{Config, Filesystem, Session, SessionACL};
 use parking_lot::Mutex;
 
@@ -19,6 +19,7 @@ use super::{
     confinement,
     control::{RemoteAccess, RootsFile, ServerSocket},
     directory::{DirectoryFs, DirectoryMount},
+    meter::MountMeter,
     objects::{ObjectFs, ObjectMount, ObjectMountSettings},
 };
 use crate::{
@@ -47,6 +48,31 @@ pub struct MountServerInput {
 enum ServedMount {
     Directory(Arc<DirectoryMount>),
     Objects(Arc<ObjectMount>),
+}
+
+impl ServedMount {
+    /// Whether the guest has a file open to write.
+    fn has_writers(&self) -> bool {
+        match self {
+            Self::Directory(mount) => mount.has_writers(),
+            Self::Objects(mount) => mount.has_writers(),
+        }
+    }
+
+    /// Stores what the guest, which has ended, wrote and did not close.
+    fn finish(&self) {
+        match self {
+            Self::Directory(mount) => mount.finish(),
+            Self::Objects(mount) => mount.finish(DRAIN_TIMEOUT),
+        }
+    }
+
+    fn meter(&self) -> &MountMeter {
+        match self {
+            Self::Directory(mount) => mount.meter(),
+            Self::Objects(mount) => mount.meter(),
+        }
+    }
 }
 
 /// Serves the mounts of one cell until the server says that its run is over, or is gone. The process
@@ -113,7 +139,7 @@ fn serve(input: MountServerInput) -> io::Result<()> {
         };
         served.push((slug, mount));
     }
-    follow_commands(&socket, &served)
+    follow_commands(&socket, served)
 }
 
 type Setup = (Vec<(MountSetup, Vec<OwnedFd>)>, Option<(OwnedFd, OwnedFd)>);
@@ -173,36 +199,44 @@ fn start_session<F: Filesystem>(
 }
 
 /// Follows the server's commands to the end.
-fn follow_commands(socket: &ServerSocket, served: &[(MountSlug, ServedMount)]) -> io::Result<()> {
+fn follow_commands(
+    socket: &Arc<ServerSocket>,
+    served: Vec<(MountSlug, ServedMount)>,
+) -> io::Result<()> {
     let mut was_busy = false;
-    loop {
+    let served = loop {
         match socket.receive().map_err(io::Error::other)? {
             (MountCommand::Resolved { id, addresses }, _) => socket.answer(id, addresses),
             (MountCommand::Finish, _) => {
-                let has_writers = |(_, mount): &(MountSlug, ServedMount)| match mount {
-                    ServedMount::Directory(mount) => mount.has_writers(),
-                    ServedMount::Objects(mount) => mount.has_writers(),
-                };
-                if was_busy || !served.iter().any(has_writers) {
-                    break;
+                if was_busy || !served.iter().any(|(_, mount)| mount.has_writers()) {
+                    break served;
                 }
                 was_busy = true;
                 socket.report_busy();
             }
+            (MountCommand::Stop, _) => {
+                socket.report(count_mounts(&served));
+                return Ok(());
+            }
             _ => return Err(io::Error::other("this is not a command of a running mount server")),
         }
-    }
-    let finish = |(slug, mount): &(MountSlug, ServedMount)| match mount {
-        ServedMount::Directory(mount) => {
-            mount.finish();
-            mount.meter().report(slug.clone())
-        }
-        ServedMount::Objects(mount) => {
-            mount.finish(DRAIN_TIMEOUT);
-            mount.meter().report(slug.clone())
-        }
     };
-    let reports = served.iter().map(finish).collect();
-    socket.report(reports);
-    Ok(())
+    let reporter = Arc::clone(socket);
+    thread::Builder::new().name("finish".to_owned()).spawn(move || {
+        served.iter().for_each(|(_, mount)| mount.finish());
+        reporter.report(count_mounts(&served));
+        sys::exit(0)
+    })?;
+    // What is stored now may need a new connection, and for it an answer of the server.
+    loop {
+        if let (MountCommand::Resolved { id, addresses }, _) =
+            socket.receive().map_err(io::Error::other)?
+        {
+            socket.answer(id, addresses);
+        }
+    }
+}
+
+fn count_mounts(served: &[(MountSlug, ServedMount)]) -> Vec<MountReport> {
+    served.iter().map(|(slug, mount)| mount.meter().report(slug.clone())).collect()
 }

@@ -65,14 +65,32 @@ def times(root, p, when):
     return os.stat(f"{root}/{p}").st_mtime
 
 
+def unlock(root):
+    # Gives the owner every right again, from the top down. Returns the modes before.
+    modes = {}
+    pending = [root]
+    while pending:
+        at = pending.pop()
+        for name in sorted(os.listdir(at)):
+            p = f"{at}/{name}"
+            mode = os.lstat(p).st_mode
+            modes[os.path.relpath(p, root)] = stat.filemode(mode)
+            if stat.S_ISDIR(mode):
+                os.chmod(p, 0o755)
+                pending.append(p)
+            elif stat.S_ISREG(mode):
+                os.chmod(p, 0o644)
+    return modes
+
+
 def operation():
     kind = rng.choice(
         "write write write append update update read truncate mkdir mkdir unlink rmdir rename "
-        "rename link symlink readlink list facts chmod times unlinked exclusive".split()
+        "rename link symlink readlink list facts chmod times unlinked exclusive mode unlock".split()
     )
     p, q, data = path(), path(), content()
     offset, size = rng.choice([0, 1, 100, 9000]), rng.choice([0, 5, 5000, 20000])
-    mode, when = rng.choice([0o644, 0o600, 0o755, 0o444]), rng.randrange(10**9)
+    mode, when = rng.choice([0o644, 0o600, 0o755, 0o755, 0o444, 0o311, 0]), rng.randrange(10**9)
     run = {
         "write": lambda r: write(r, p, data, "wb"),
         "append": lambda r: write(r, p, data, "ab"),
@@ -89,8 +107,9 @@ def operation():
         "readlink": lambda r: os.readlink(f"{r}/{p}"),
         "list": lambda r: listing(r, p),
         "facts": lambda r: facts(r, p),
-        # A directory stays one that its owner can search: the mount does not refuse that.
-        "chmod": lambda r: os.chmod(f"{r}/{p}", mode | 0o700 * os.path.isdir(f"{r}/{p}")),
+        "chmod": lambda r: os.chmod(f"{r}/{p}", mode),
+        "mode": lambda r: os.mkdir(f"{r}/{p}", mode),
+        "unlock": lambda r: unlock(r) and None,
         "times": lambda r: times(r, p, when),
         "unlinked": lambda r: unlinked(r, p, data),
     }[kind]
@@ -126,6 +145,10 @@ for step in range(count):
         answers = {"step": step, "operation": name, "mount": str(one), "plain": str(two)}
         print(json.dumps({**answers, "before": history[-8:]}))
         sys.exit(1)
+one, two = unlock(ONE), unlock(TWO)
+if one != two:
+    print("modes differ", {p: (one.get(p), two.get(p)) for p in one.keys() | two.keys()})
+    sys.exit(1)
 one, two = tree(ONE), tree(TWO)
 if one != two:
     names = [p for p in one.keys() | two.keys() if one.get(p) != two.get(p)]

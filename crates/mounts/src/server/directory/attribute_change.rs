@@ -9,7 +9,7 @@ use rustix::{
 use super::{
     DirectoryMount,
     handles::OpenMountFile,
-    host_files::{DIRECTORY_MODE, FILE_MODE, host_mode, kind_of, stat_file, timestamps},
+    host_files::{kind_of, stat_file, timestamps},
 };
 use crate::volume::{Beneath, open_beneath};
 
@@ -71,13 +71,14 @@ impl DirectoryMount {
         mode: u32,
     ) -> Result<()> {
         match (open, path) {
-            (Some(open), _) => rustix::fs::fchmod(&open.file, host_mode(mode, FILE_MODE)),
+            (Some(open), _) => {
+                rustix::fs::fchmod(&open.file, self.modes.to_host(mode, FileType::RegularFile))
+            }
             (None, Ok(path)) => {
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK;
                 let file = open_beneath(&self.root, path, flags, Mode::empty())?;
-                let is_directory = kind_of(&stat_file(&file)?)? == FileType::Directory;
-                let bits = if is_directory { DIRECTORY_MODE } else { FILE_MODE };
-                rustix::fs::fchmod(&file, host_mode(mode, bits))
+                let kind = kind_of(&stat_file(&file)?)?;
+                rustix::fs::fchmod(&file, self.modes.to_host(mode, kind))
             }
             (None, Err(error)) => Err(*error),
         }

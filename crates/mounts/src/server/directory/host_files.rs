@@ -21,11 +21,6 @@ use crate::{
     volume::Beneath,
 };
 
-/// Bits of a mode that are kept on the host. The owner can always read a file and use a directory,
-/// because the mount server has no privilege to do it otherwise.
-pub(super) const FILE_MODE: (u32, u32) = (0o777, 0o400);
-pub(super) const DIRECTORY_MODE: (u32, u32) = (0o777, 0o700);
-
 pub(super) const STATX: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 pub(super) fn stat_file(file: impl AsFd) -> Result<Statx> {
@@ -50,11 +45,11 @@ pub(super) fn kind_of(found: &Statx) -> Result<FileType> {
     }
 }
 
-pub(super) fn facts_of(node: u64, kind: FileType, found: &Statx) -> FileFacts {
+pub(super) fn facts_of(node: u64, (kind, mode): (FileType, u32), found: &Statx) -> FileFacts {
     FileFacts {
         inode: node,
         kind,
-        mode: u32::from(found.stx_mode),
+        mode,
         size: found.stx_size,
         links: if node == ROOT { 2 } else { found.stx_nlink },
         accessed: moment(found.stx_atime.tv_sec, found.stx_atime.tv_nsec),
@@ -70,10 +65,6 @@ fn moment(seconds: i64, nanos: u32) -> SystemTime {
         false => SystemTime::UNIX_EPOCH + whole,
     };
     moment + Duration::from_nanos(nanos.into())
-}
-
-pub(super) fn host_mode(mode: u32, (kept, always): (u32, u32)) -> Mode {
-    Mode::from_raw_mode(mode & kept | always)
 }
 
 /// The flags with which a file of the host is opened for the flags of a guest.

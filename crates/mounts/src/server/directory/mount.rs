@@ -20,9 +20,9 @@ use rustix::{
 use super::{
     handles::{Handle, HandleTable, OpenDirectory, OpenMountFile},
     host_files::{
-        DIRECTORY_MODE, FILE_MODE, STATX, facts_of, host_flags, host_mode, identity_of, kind_of,
-        read_entries, stat_at, stat_file,
+        STATX, facts_of, host_flags, identity_of, kind_of, read_entries, stat_at, stat_file,
     },
+    kept_modes::KeptModes,
     nodes::NodeTable,
     quota::QuotaGuard,
 };
@@ -35,6 +35,7 @@ use crate::{
 pub(in crate::server) struct DirectoryMount {
     pub(super) root: OwnedFd,
     pub(super) quota: QuotaGuard,
+    pub(super) modes: KeptModes,
     pub(super) nodes: Mutex<NodeTable>,
     handles: Mutex<HandleTable>,
     /// The host ids of the guest, which owns every file here.
@@ -50,8 +51,10 @@ impl DirectoryMount {
         owner: (u32, u32),
         most_bytes: u64,
     ) -> Self {
+        let modes = if ledger.is_some() { KeptModes::Marked } else { KeptModes::Plain };
         Self {
             root,
+            modes,
             quota: QuotaGuard(ledger),
             nodes: Mutex::new(NodeTable::new()),
             handles: Mutex::default(),
@@ -101,7 +104,12 @@ impl DirectoryMount {
     fn entry(&self, parent: u64, name: &OsStr, found: &Statx) -> Result<FileAttr> {
         let kind = kind_of(found)?;
         let node = self.nodes.lock().remember(parent, name, identity_of(found))?;
-        Ok(facts_of(node, kind, found).to_attributes(self.owner))
+        Ok(self.attributes_from(node, kind, found))
+    }
+
+    fn attributes_from(&self, node: u64, kind: FileType, found: &Statx) -> FileAttr {
+        let mode = self.modes.to_guest(found.stx_mode.into(), kind);
+        facts_of(node, (kind, mode), found).to_attributes(self.owner)
     }
 
     pub(super) fn forget(&self, node: u64, lookups: u64) {
@@ -113,7 +121,7 @@ impl DirectoryMount {
             Some(open) => stat_file(&open.file)?,
             None => self.find(&self.nodes.lock().path_of(node)?)?,
         };
-        Ok(facts_of(node, kind_of(&found)?, &found).to_attributes(self.owner))
+        Ok(self.attributes_from(node, kind_of(&found)?, &found))
     }
 
     /// An open file for operations that the kernel sends without a path: a file that was deleted
@@ -132,8 +140,14 @@ impl DirectoryMount {
     pub(super) fn make_directory(&self, parent: u64, name: &OsStr, mode: u32) -> Result<FileAttr> {
         let path = self.nodes.lock().path_in(parent, name)?;
         let at = Beneath::open_parent(&self.root, &path)?;
-        let mode = host_mode(mode, DIRECTORY_MODE);
+        let mode = self.modes.to_host(mode, FileType::Directory);
         self.quota.add_entry(|| rustix::fs::mkdirat(&at.parent, at.name, mode))?;
+        if mode.as_raw_mode() > 0o777 {
+            // A new directory gets no marks.
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let made = rustix::fs::openat(&at.parent, at.name, flags, Mode::empty())?;
+            rustix::fs::fchmod(made, mode)?;
+        }
         self.entry(parent, name, &stat_at(&at)?)
     }
 
@@ -223,7 +237,7 @@ impl DirectoryMount {
         let at = Beneath::open_parent(&self.root, &path)?;
         let exclusive = OFlags::from_bits_retain(flags.cast_unsigned()).contains(OFlags::EXCL);
         let flags = host_flags(flags);
-        let mode = host_mode(mode, FILE_MODE);
+        let mode = self.modes.to_host(mode, FileType::RegularFile);
         let new = flags | OFlags::CREATE | OFlags::EXCL;
         let made = self.quota.add_entry(|| rustix::fs::openat(&at.parent, at.name, new, mode));
         let file = match made {
