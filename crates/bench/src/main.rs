@@ -17,6 +17,7 @@ mod images;
 mod leftovers;
 mod memory_store;
 mod networks;
+mod requests;
 mod rounds;
 mod runtimes;
 mod server;
@@ -72,6 +73,7 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
         storage::measure_storage(arguments).await.map_err(|error| error.to_string())?;
         Ok::<(), Box<dyn Error>>(())
     })?;
+    requests::measure_requests(arguments).map_err(|error| error.to_string())?;
     tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;
     images::measure_images(arguments).map_err(|error| error.to_string())?;
     Ok(())

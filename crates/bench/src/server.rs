@@ -66,6 +66,11 @@ impl BenchServer {
         ready.is_ok_and(|(status, _)| status == 200)
     }
 
+    /// The process of the server.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The data directory.
     pub(crate) fn data(&self) -> PathBuf {
         self.directory.path().join("data")
@@ -103,6 +108,8 @@ impl Drop for BenchServer {
 pub(crate) struct BenchClient {
     stream: BufReader<TcpStream>,
     key: String,
+    /// The `Server-Timing` header of the last answer; empty if it had none.
+    pub(crate) server_timing: String,
 }
 
 impl BenchClient {
@@ -110,7 +117,8 @@ impl BenchClient {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
-        Ok(Self { stream: BufReader::new(stream), key: key.to_owned() })
+        let (stream, server_timing) = (BufReader::new(stream), String::new());
+        Ok(Self { stream, key: key.to_owned(), server_timing })
     }
 
     /// Runs `print(1)`. Returns the time of the response.
@@ -150,6 +158,7 @@ impl BenchClient {
             self.key,
             body.len()
         );
+        self.server_timing.clear();
         self.stream.get_mut().write_all((head + &body).as_bytes())?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
@@ -165,6 +174,9 @@ impl BenchClient {
             }
             if let Some(value) = lower.strip_prefix("content-length:") {
                 length = value.trim().parse()?;
+            }
+            if let Some(value) = lower.strip_prefix("server-timing:") {
+                value.trim().clone_into(&mut self.server_timing);
             }
             is_chunked |= lower == "transfer-encoding: chunked";
         }

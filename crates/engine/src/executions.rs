@@ -8,6 +8,7 @@ mod credential_uses;
 mod event_log;
 mod line_splitter;
 mod live_execution;
+mod phases;
 mod replay;
 mod task;
 
@@ -34,6 +35,7 @@ pub use event_log::{ExecutionEvent, ExecutionEventKind};
 pub(crate) use live_execution::LiveExecution;
 use live_execution::StopCause;
 pub use live_execution::{EventLogReader, ReaderCutOff};
+pub use phases::ExecutionPhases;
 
 /// How long executions may take to die once they are stopped.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);

@@ -63,8 +63,8 @@ pub use dispatch::{
 };
 pub use engine::{Engine, EngineOpenError};
 pub use executions::{
-    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents, Executions,
-    LedgerPage, ReaderCutOff, StartedExecution,
+    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents,
+    ExecutionPhases, Executions, LedgerPage, ReaderCutOff, StartedExecution,
 };
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, FileSource, FileUpload, Files, SignedToken,

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::GatewayConfig;
+use crate::{GatewayConfig, server_timing::RequestArrival};
 use stall::StallGuard;
 use watch::{ConnectionTimeout, ConnectionWatch, WatchedBody};
 
@@ -48,7 +48,8 @@ pub(crate) async fn serve_connection(
 ) {
     let watch = Arc::new(ConnectionWatch::new());
     let watching = Arc::clone(&watch);
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        RequestArrival::note(request.extensions_mut());
         let (app, request_guard) = (app.clone(), watching.begin_request());
         async move {
             let Ok(response) = app.oneshot(request.map(Body::new)).await;

@@ -23,6 +23,7 @@ mod peers;
 mod reply;
 mod router;
 mod server;
+mod server_timing;
 mod sidecar;
 mod streamed_body;
 mod tls;

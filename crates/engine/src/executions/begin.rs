@@ -14,7 +14,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
 
 use super::{
-    EventLogReader, Executions, LiveExecution, StopCause,
+    EventLogReader, ExecutionPhases, Executions, LiveExecution, StopCause,
+    phases::PhaseClock,
     task::{EndedExecution, RunFollower, UNAVAILABLE},
 };
 use crate::{
@@ -71,8 +72,16 @@ impl StartedExecution {
     /// # Errors
     /// When nothing could run it, or we failed to follow it.
     pub async fn wait_until_over(self) -> Result<Arc<Execution>, Refusal> {
+        Ok(self.wait_with_phases().await?.0)
+    }
+
+    /// Like [`Self::wait_until_over`], with where the time went.
+    ///
+    /// # Errors
+    /// As for [`Self::wait_until_over`].
+    pub async fn wait_with_phases(self) -> Result<(Arc<Execution>, ExecutionPhases), Refusal> {
         let ended = receive_end(self.over, &self.trace_id).await?;
-        ended.to_refusal().map_or(Ok(ended.execution), Err)
+        ended.to_refusal().map_or(Ok((ended.execution, ended.phases)), Err)
     }
 }
 
@@ -129,6 +138,7 @@ impl Executions {
         delivery: DeliveryMode,
         permit: Option<&CallPermit>,
     ) -> Result<StartedExecution, Refusal> {
+        let clock = PhaseClock::start();
         self.lifecycle.check_taking_work()?;
         let trace_id = TraceId::from_random(secrets::random_bytes()?);
         let mut start = describe_request(caller, &request, delivery, &trace_id);
@@ -139,7 +149,8 @@ impl Executions {
                 let run = run
                     .with_tool_client(offers.unwrap_or(false))
                     .with_cell_tools(self.open_cell_tools(caller, &trace_id, permit));
-                Ok(self.spawn_execution(run, slot, start, caller.team.clone()))
+                let follow = (caller.team.clone(), clock.note_begun());
+                Ok(self.spawn_execution(run, slot, start, follow))
             }
             Err(refusal) => {
                 if refusal.code != ErrorCode::Internal {
@@ -268,7 +279,7 @@ impl Executions {
         run: AdmittedRun,
         slot: ExecutionSlot,
         start: ExecutionStart,
-        team: Team,
+        (team, clock): (Team, PhaseClock),
     ) -> StartedExecution {
         let live = LiveExecution::new(start.trace_id.clone(), start.team.clone());
         self.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
@@ -284,7 +295,7 @@ impl Executions {
         let executions = Arc::clone(self);
         let running = Arc::clone(&live);
         self.runs.spawn(async move {
-            let follow = RunFollower { team: &team, live: &running, taken: never_taken };
+            let follow = RunFollower { team: &team, live: &running, taken: never_taken, clock };
             let ended = executions.run_execution(run, start, follow).await;
             // The slot is free before the end is announced, so that the next request finds it free.
             drop(slot);

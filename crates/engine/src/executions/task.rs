@@ -13,7 +13,10 @@ use cloche_model::{
 use cloche_store::ExecutionFinish;
 use tokio::sync::{mpsc, watch};
 
-use super::{Executions, LiveExecution, StopCause, line_splitter::LineSplitter};
+use super::{
+    ExecutionPhases, Executions, LiveExecution, StopCause, line_splitter::LineSplitter,
+    phases::PhaseClock,
+};
 use crate::{
     AdmittedRun, DispatchError, Refusal, clock,
     threads::{OpenThread, QUOTA},
@@ -61,6 +64,7 @@ pub(super) enum EndReason {
 pub(super) struct EndedExecution {
     pub(super) execution: Arc<Execution>,
     pub(super) reason: EndReason,
+    pub(super) phases: ExecutionPhases,
 }
 
 impl EndedExecution {
@@ -83,6 +87,7 @@ pub(super) struct RunFollower<'a> {
     pub(super) live: &'a Arc<LiveExecution>,
     /// Whether an executor has taken the run, where the answer waits for that.
     pub(super) taken: Option<watch::Receiver<bool>>,
+    pub(super) clock: PhaseClock,
 }
 
 /// A run that is over, before it is written down.
@@ -105,7 +110,7 @@ impl Executions {
         mut start: ExecutionStart,
         follower: RunFollower<'_>,
     ) -> EndedExecution {
-        let RunFollower { team, live, taken } = follower;
+        let RunFollower { team, live, taken, clock } = follower;
         let limits = run.limits();
         let mounts = run.take_mount_uses();
         let account = self.memory.outputs.account_for(start.key.as_str());
@@ -127,7 +132,8 @@ impl Executions {
         let execution = self.record_end(start, ended, thread, &limits).await;
         self.metrics.observe_phases(&timings, timings.seal + closing.elapsed());
         self.metrics.execution_over(execution.status, execution.start.language);
-        EndedExecution { execution: Arc::new(execution), reason }
+        let phases = clock.finish(closing, timings);
+        EndedExecution { execution: Arc::new(execution), reason, phases }
     }
 
     /// Waits for a place on the host, reads the home of the thread, and dispatches the run. The

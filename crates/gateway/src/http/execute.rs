@@ -16,6 +16,7 @@ use crate::{
     error::{ApiError, TRACE_ID},
     negotiation, reply,
     router::AppState,
+    server_timing::RequestArrival,
 };
 
 /// Execute code.
@@ -36,7 +37,11 @@ use crate::{
                 (ExecuteResult = "application/json"),
                 (String = "application/x-ndjson"),
             ),
-            headers(("x-trace-id" = String, description = "The trace id of the execution"))),
+            headers(
+                ("x-trace-id" = String, description = "The trace id of the execution"),
+                ("server-timing" = Option<String>,
+                    description = "Milliseconds of each phase of an inline request")
+            )),
         (status = 202,
             description = "The execution has started; the result is posted to the webhook",
             body = Accepted,
@@ -49,6 +54,7 @@ use crate::{
 )]
 pub(crate) async fn execute(
     State(state): State<AppState>,
+    arrival: RequestArrival,
     ApiKeyAuth(caller): ApiKeyAuth,
     headers: HeaderMap,
     ExecuteJson(body, memory): ExecuteJson,
@@ -65,7 +71,7 @@ pub(crate) async fn execute(
     drop(memory);
     let trace_id = started.trace_id.clone();
     let response = match delivery {
-        DeliveryMode::Inline => answer_inline(started).await?,
+        DeliveryMode::Inline => answer_inline(started, arrival).await?,
         DeliveryMode::Streaming => {
             reply::ndjson_response(trace_id.clone(), ExecutionEvents::Live(started.read_events()))
         }
@@ -87,16 +93,21 @@ fn requested_delivery(headers: &HeaderMap) -> DeliveryMode {
     }
 }
 
-async fn answer_inline(started: StartedExecution) -> Result<Response, ApiError> {
-    let execution = started.wait_until_over().await?;
+async fn answer_inline(
+    started: StartedExecution,
+    arrival: RequestArrival,
+) -> Result<Response, ApiError> {
+    let (execution, phases) = started.wait_with_phases().await?;
     let result = ExecuteResult::from_execution(&execution);
-    Ok(match execution.status {
+    let mut response = match execution.status {
         ExecutionStatus::Timeout => reply::json_response(
             StatusCode::GATEWAY_TIMEOUT,
             TimedOut::new(result).to_json_pieces(),
         ),
         _ => reply::json_response(StatusCode::OK, result.to_json_pieces()),
-    })
+    };
+    arrival.describe(&phases, response.headers_mut());
+    Ok(response)
 }
 
 /// Adds the header with the trace id.
