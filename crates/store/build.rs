@@ -21,7 +21,8 @@ fn list_migrations() -> Result<(), Box<dyn Error>> {
     let directory = Path::new(&env::var("CARGO_MANIFEST_DIR")?).join("migrations");
     let mut found = Vec::new();
     for entry in fs::read_dir(&directory)? {
-        let name = entry?.file_name().into_string().map_err(|name| format!("{name:?}: not UTF-8"))?;
+        let name =
+            entry?.file_name().into_string().map_err(|name| format!("{name:?}: not UTF-8"))?;
         found.push(parse_name(&name).ok_or_else(|| format!("{name} is not NNNN_words.sql"))?);
     }
     found.sort();
