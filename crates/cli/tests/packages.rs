@@ -103,13 +103,14 @@ fn an_installation_can_be_removed_again() {
     };
     let installed = install(&["/opt/cloche"]);
     let file = |name: &str| root.path().join(name);
-    for name in ["bin/cloche", "share/man/man1/cloche-run.1.gz", "lib/systemd/system/cloche.service"]
+    for name in
+        ["bin/cloche", "share/man/man1/cloche-run.1.gz", "lib/systemd/system/cloche.service"]
     {
         assert!(installed.contains(&file("opt/cloche").join(name)), "{name} {installed:?}");
     }
-    let unit =
-        fs::read_to_string(file("opt/cloche/lib/systemd/system/cloche.service")).unwrap();
-    let start = "ExecStart=/opt/cloche/bin/cloche serve --config /opt/cloche/etc/cloche/cloche.toml";
+    let unit = fs::read_to_string(file("opt/cloche/lib/systemd/system/cloche.service")).unwrap();
+    let start =
+        "ExecStart=/opt/cloche/bin/cloche serve --config /opt/cloche/etc/cloche/cloche.toml";
     assert!(unit.contains(start), "{unit}");
     let left = install(&["--remove", "/opt/cloche"]);
     assert_eq!(left, BTreeSet::from([file("opt/cloche/etc/cloche/cloche.toml")]));
