@@ -1,6 +1,7 @@
 # `make help` lists what there is.
 
 CARGO ?= cargo
+PREFIX ?= /usr/local
 # The entry points of the fuzz targets, so that lints see them.
 FUZZING = cloche-jail/fuzzing,cloche-interception/fuzzing,cloche-egress/fuzzing,cloche-layers/fuzzing,cloche-images/fuzzing,cloche-mounts/fuzzing,cloche-executor/fuzzing,cloche-gateway/fuzzing
 
@@ -11,14 +12,17 @@ HOST_TESTS = escape_core
 HOST_TEST_NAMES = a_crash_in_a_sandbox_starts_no_handler_on_the_host
 
 .DEFAULT_GOAL := help
-.PHONY: help run image test test-fast test-host check deny bench fuzz release vm clean
+.PHONY: help build run image test test-fast test-host check deny bench fuzz install uninstall release \
+	deb oci check-packages vm clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: ## build, and start a server on 127.0.0.1:8080; its data is in cloche-data
-	$(CARGO) build --release --bin cloche
-	target/release/cloche serve
+build: ## build the binary, target/release/cloche; says how long it takes
+	@scripts/build --release --locked
+
+run: build ## build, start a server on 127.0.0.1:8080 and send a first request; its data is in cloche-data
+	@scripts/run-server target/release/cloche
 
 image: ## build the default image (Python 3.14, Node 25) in target/images/default; needs root
 	scripts/setup-image
@@ -67,8 +71,24 @@ fuzz: ## fuzz every reader of untrusted bytes for FUZZ_SECONDS each (60), and th
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-jail random
 	PROPTEST_CASES=$${PROPTEST_CASES:-20000} $(CARGO) test --release -p cloche-layers --test layers random_
 
-release: ## the binary, its bill of materials and their checksums, in target/release-artifacts
+install: ## install the binary, manual, completions and service below PREFIX (/usr/local)
+	@scripts/install $(PREFIX)
+
+uninstall: ## remove what `make install` installed below PREFIX; configuration and data stay
+	@scripts/install --remove $(PREFIX)
+
+release: ## a tarball with the binary, its bill of materials and checksums, in target/release-artifacts
 	scripts/release
+
+deb: ## the same, and a package for Debian 12 and later
+	scripts/release deb
+
+oci: ## the same, and an OCI image of the executor; needs the default image (make image)
+	scripts/release oci
+
+check-packages: ## install the packages into fresh systems and use them there; needs root
+	scripts/setup-tests
+	scripts/check-packages --binary $(or $(CLOCHE_BINARY),target/dist/cloche) $(PACKAGES)
 
 vm: ## try the sandbox on another kernel with control groups v2, in a virtual machine
 	scripts/vm-check

@@ -13,6 +13,7 @@ mod doctor;
 mod executor;
 mod identity;
 mod local_dispatcher;
+mod manual;
 mod mcp;
 mod network;
 mod run;
@@ -63,6 +64,11 @@ enum CliCommand {
     Doctor(doctor::DoctorArguments),
     /// Attack the sandbox on this host and print which walls held.
     Verify(verify::VerifyArguments),
+    /// Print completions for a shell.
+    Completions(manual::CompletionsArguments),
+    /// Write the manual pages to a directory; used to build packages.
+    #[command(name = "__manual", hide = true)]
+    Manual(manual::ManualArguments),
     /// The privileged process; started by cloche itself.
     #[command(name = "__spawner", hide = true)]
     Spawner,
@@ -101,6 +107,8 @@ fn main() -> ExitCode {
         CliCommand::Config(arguments) => config::main(*arguments, own_matches),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),
         CliCommand::Verify(arguments) => verify::main(&arguments),
+        CliCommand::Completions(arguments) => manual::print_completions(&arguments),
+        CliCommand::Manual(arguments) => manual::write_pages(&arguments),
         CliCommand::Spawner => run_spawner(),
         CliCommand::TlsReader(arguments) => serve::tls_reader::main(&arguments),
         CliCommand::NetworkBroker => network::broker::main(),

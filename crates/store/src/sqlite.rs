@@ -10,6 +10,7 @@ mod heads;
 mod images;
 mod ledger;
 mod ledger_end;
+mod migrations;
 mod outbox;
 mod responses;
 mod row_reader;
@@ -76,7 +77,7 @@ impl SqliteStore {
             .pragma("temp_store", "memory")
             .disable_statement_logging();
         let mut connection = options.connect().await?;
-        sqlx::migrate!().run(&mut connection).await.map_err(StoreError::Migration)?;
+        migrations::list_migrations().run(&mut connection).await.map_err(StoreError::Migration)?;
         let sealer = sealed::unlock_sealer(&mut connection, key).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)

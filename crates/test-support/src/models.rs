@@ -273,9 +273,11 @@ fn openai(entry: &Value, text: &str) -> Vec<Value> {
 
 fn anthropic(entry: &Value, text: &str) -> Vec<Value> {
     let mut parts = vec![
-        json!({"type": "message_start", "message": {"role": "assistant", "usage": {
-            "input_tokens": 60, "output_tokens": 1, "cache_read_input_tokens": 40,
-        }}}),
+        json!({"type": "message_start", "message": {
+            "id": "msg_1", "type": "message", "role": "assistant", "content": [], "usage": {
+                "input_tokens": 60, "output_tokens": 1, "cache_read_input_tokens": 40,
+            },
+        }}),
         json!({"type": "ping"}),
     ];
     let mut index = 0;

@@ -41,13 +41,26 @@ fn replies() -> Vec<Value> {
     vec![json!({"calls": [call]}), json!({"text": answer})]
 }
 
+/// The question to the agent loop in `examples/`.
+const PRIMES_PROMPT: &str = "How many primes are below 10000?";
+
+/// The replies to it: two programs, of which the second reads a file of the first, and then what
+/// the second printed.
+fn primes_replies() -> Vec<Value> {
+    let write = "primes = [n for n in range(2, 10000) if all(n % d for d in range(2, int(n**.5) + \
+                 1))]\nopen('primes', 'w').write('\\n'.join(map(str, primes)))\n";
+    let read = "print(len(open('primes').read().split()), end='')";
+    let call = |code| json!({"calls": [{"name": "execute_code", "arguments": {"code": code}}]});
+    vec![call(write), call(read), json!({"told": true})]
+}
+
 /// A server for the examples, and the files that they need.
 struct ExampleServer {
     host: Host,
     files: TempDir,
     /// The bucket behind the storage of the examples.
     bucket: Moto,
-    _models: Models,
+    models: Models,
     _internet: Internet,
 }
 
@@ -64,8 +77,11 @@ impl ExampleServer {
         let bucket = Moto::start()?;
         put_object(&bucket, "reports/q1/sales.csv", "region,amount\nnorth,3\n").await;
         put_object(&bucket, "customers/customers.csv", "id,age\n1,30\n2,50\n").await;
-        let scripts =
-            [(PROMPT.to_owned(), replies()), (SEARCH_PROMPT.to_owned(), search_replies())];
+        let scripts = [
+            (PROMPT.to_owned(), replies()),
+            (SEARCH_PROMPT.to_owned(), search_replies()),
+            (PRIMES_PROMPT.to_owned(), primes_replies()),
+        ];
         let models = Models::start_with(scripts).await;
         let web = Web::start(Ipv4Addr::LOCALHOST.into()).await;
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -94,7 +110,7 @@ impl ExampleServer {
         .await?;
         let gates = json!({"agent_sandbox": true, "execute_code": "allow", "web_search": "allow"});
         host.admin_json(Method::PATCH, "defaults", gates).await;
-        Some(Self { host, files, bucket, _models: models, _internet: internet })
+        Some(Self { host, files, bucket, models, _internet: internet })
     }
 
     /// Moves the sandbox of the first start to the default image. Skips the test without one.
@@ -129,6 +145,8 @@ impl ExampleServer {
             .env("CLOCHE_API_KEY", &self.host.key)
             .env("CLOCHE_ADMIN_TOKEN", &self.host.admin)
             .env("CLOCHE_BIN", binary())
+            .env("CLOCHE_MODEL_URL", format!("http://{}", self.models.address))
+            .env("CLOCHE_MODEL_KEY", MODEL_KEY.1)
             .env("CLOCHE_S3_ENDPOINT", format!("http://{}", self.bucket.address))
             .env("CLOCHE_WEBHOOK_CERT", self.files.path().join("cert.pem"))
             .env("CLOCHE_WEBHOOK_KEY", self.files.path().join("key.pem"))
@@ -157,7 +175,8 @@ async fn the_examples_of_the_contracts_work() {
     if !server.use_default_image() {
         return;
     }
-    let others = ["tests/examples", "--ignore=tests/examples/guide"];
+    let ignored = ["guide", "programs"].map(|it| format!("--ignore=tests/examples/{it}"));
+    let others = ["tests/examples", &ignored[0], &ignored[1]];
     println!("{}", server.run_examples(&python, &others).await);
 }
 
@@ -169,4 +188,11 @@ async fn the_guide_to_clients_works_as_it_stands() {
     }
     let Some(server) = ExampleServer::start().await else { return };
     println!("{}", server.run_examples(&python, &["tests/examples/guide"]).await);
+}
+
+#[tokio::test]
+async fn the_programs_in_examples_work_as_they_stand() {
+    let Some(python) = tool("python") else { return };
+    let Some(server) = ExampleServer::start().await else { return };
+    println!("{}", server.run_examples(&python, &["tests/examples/programs"]).await);
 }

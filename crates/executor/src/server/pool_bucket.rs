@@ -147,6 +147,12 @@ impl PoolBucket {
                 tracing::warn!(%error, "each program starts its own interpreter");
                 self.interpreters_wait = false;
             }
+            // Otherwise a host without this interpreter would never be ready. A run that asks for
+            // it raises the target again.
+            Err(RunError::NoInterpreter(language)) => {
+                tracing::info!(%language, "not installed on this host, so no cell is parked");
+                self.target = 0;
+            }
             Err(error) => {
                 tracing::warn!(%error, "a cell could not be parked");
                 self.failures += 1;
@@ -202,5 +208,22 @@ impl PoolBucket {
             target: self.target,
             templates: self.templates.len(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cloche_model::Language;
+
+    use super::{PoolBucket, PoolSettings, RunError};
+
+    #[test]
+    fn a_bucket_of_a_language_that_is_not_installed_is_full() {
+        let mut bucket = PoolBucket::new();
+        bucket.raise_target(2);
+        assert!(!bucket.is_full());
+        let missing = RunError::NoInterpreter(Language::Node);
+        bucket.put_cell(Err(missing), &PoolSettings::default());
+        assert!(bucket.is_full() && !bucket.wants_more());
     }
 }

@@ -1,6 +1,7 @@
 //! Cloche as a library: the ten lines between a program and its output.
 //!
-//! The same binary serves as the spawner: `Config` says how it is started as one.
+//! The same binary serves as the spawner: `ExecutorConfig` says how it is started as one. Run it by
+//! `cargo run -p cloche-executor --example embed`.
 
 use std::{error::Error, process::ExitCode};
 
@@ -8,11 +9,12 @@ use cloche_executor::{Executor, ExecutorConfig, RunIo, spawner};
 use cloche_model::{Language, RunSpec};
 
 #[tokio::main]
+#[expect(clippy::print_stdout, reason = "this is the terminal's edge")]
 async fn run() -> Result<(), Box<dyn Error>> {
     let executor = Executor::start(ExecutorConfig::with_program(std::env::current_exe()?)).await?;
     let spec = RunSpec::new(Language::Python, "print(6 * 7)");
     let outcome = executor.run(spec, RunIo::default()).await?;
-    assert_eq!(outcome.stdout.to_text_lossy(), "42\n");
+    print!("{}", outcome.stdout.to_text_lossy());
     executor.stop().await;
     Ok(())
 }
