@@ -11,14 +11,18 @@ HOST_TESTS = escape_core
 HOST_TEST_NAMES = a_crash_in_a_sandbox_starts_no_handler_on_the_host
 
 .DEFAULT_GOAL := help
-.PHONY: help run image test test-fast test-host check deny bench fuzz release vm clean
+.PHONY: help run console image test test-fast test-host check deny bench fuzz release vm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## build, and start a server on 127.0.0.1:8080; its data is in cloche-data
+	scripts/build-console
 	$(CARGO) build --release --bin cloche
 	target/release/cloche serve
+
+console: ## build the console in the browser into console/dist, if its sources have changed
+	scripts/build-console
 
 image: ## build the default image (Python 3.14, Node 25) in target/images/default; needs root
 	scripts/setup-image
