@@ -144,6 +144,8 @@ function fillGaps(past: Schemas["OverviewHistory"]) {
   const network: (number | null)[][] = [[], []];
   for (let at = slot(past.from); at <= slot(past.to); at++) {
     const point = known.get(at);
+    // The last step is not over yet.
+    if (point === undefined && at === slot(past.to)) break;
     times.push(at * step);
     runs[0]?.push(point?.runs ?? 0);
     runs[1]?.push(point?.failed ?? 0);

@@ -52,7 +52,8 @@ function draftOf(record: Schemas["ExecutionRecord"]): Draft {
 
 /** The languages of the image of a sandbox. */
 function useLanguages(sandbox: Schemas["SandboxRecord"] | undefined): string[] {
-  const image = sandbox?.image ?? "host";
+  // An image is named NAME@DIGEST, of which the digest stays.
+  const image = (sandbox?.image ?? "host").split("@").pop() ?? "host";
   const found = useQuery(async () => {
     if (image === "host") return null;
     return (await unwrap(api.GET("/v1/admin/images/{id}", { params: { path: { id: image } } }))).languages;

@@ -61,5 +61,5 @@ export default function SandboxesPage() {
 }
 
 export function shortImage(image: string): string {
-  return image.startsWith("sha256:") ? image.slice(0, 19) : image;
+  return image.startsWith("sha256:") ? image.slice(0, 19) : image.replace(/@sha256:.*$/, "");
 }

@@ -16,6 +16,7 @@ export interface ChartHandle {
 }
 
 const HEIGHT = 168;
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 /** A small box beside the pointer with the values there. */
 function tooltipPlugin(series: ChartSeries[]): uPlot.Plugin {
@@ -39,7 +40,7 @@ function tooltipPlugin(series: ChartSeries[]): uPlot.Plugin {
           const value = plot.data[at + 1]?.[idx];
           return `${each.label}  ${value === null || value === undefined ? "–" : each.format(value)}`;
         });
-        box.textContent = [new Date(time * 1000).toLocaleTimeString(), ...lines].join("\n");
+        box.textContent = [new Date(time * 1000).toLocaleTimeString(undefined, { hourCycle: "h23" }), ...lines].join("\n");
         box.hidden = false;
         const right = (left ?? 0) > plot.over.clientWidth / 2;
         box.style.left = right ? "" : `${(left ?? 0) + 12}px`;
@@ -63,8 +64,8 @@ export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHand
       cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 } },
       scales: { y: { range: (_plot, _low, high) => [0, Math.max(high * 1.15, 1e-9) || 1] } },
       axes: [
-        { ...axis, space: 70 },
-        { ...axis, size: 58, space: 36, values: (_plot, ticks) => ticks.map((tick) => first?.format(tick) ?? String(tick)) },
+        { ...axis, space: 70, size: 30, values: (_plot, ticks) => ticks.map((tick) => CLOCK.format(tick * 1000)) },
+        { ...axis, size: 58, space: 36, values: (_plot, ticks) => ticks.map((tick) => (tick === 0 ? "0" : first?.format(tick) ?? String(tick))) },
       ],
       series: [
         {},

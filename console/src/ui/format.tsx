@@ -18,6 +18,7 @@ export function formatNumber(value: number, digits = 0): string {
 }
 
 export function formatMillis(ms: number): string {
+  if (ms === 0) return "< 1 ms";
   if (ms < 1) return `${(ms * 1000).toFixed(0)} µs`;
   if (ms < 1000) return `${ms < 10 ? ms.toFixed(1).replace(/\.0$/, "") : Math.round(ms)} ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
@@ -40,10 +41,10 @@ function formatAgo(then: number, now: number): string {
 }
 
 const LOCAL = new Intl.DateTimeFormat(undefined, {
-  year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
 });
 const SHORT = new Intl.DateTimeFormat(undefined, {
-  month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+  month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23",
 });
 
 /** A time in the visitor's zone; UTC when the pointer rests on it. */
