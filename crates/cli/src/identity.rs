@@ -111,6 +111,21 @@ pub(crate) fn confine_broker() -> io::Result<()> {
     seccomp::confine_server().map_err(|errno| io::Error::from_raw_os_error(errno.0))
 }
 
+/// Makes the supervisor of a broker the user that the broker is, without capabilities. If only root
+/// may execute this program, it stays root, because the next broker could not be started otherwise.
+pub(crate) fn confine_supervisor() -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    const OTHERS_EXECUTE: u32 = 0o001;
+    let mode = fs::metadata("/proc/self/exe")?.permissions().mode();
+    let is_root = rustix::process::geteuid().is_root();
+    match (is_root, mode & OTHERS_EXECUTE != 0) {
+        (true, true) => privileges::become_user(BROKER_USER, BROKER_USER)?,
+        (true, false) => {}
+        (false, _) => privileges::drop_all_capabilities()?,
+    }
+    privileges::forbid_inspection()
+}
+
 /// Builds every wall. Returns those that this host does not support.
 fn build_walls(user: &ServerUser, needs: &ServerNeeds) -> Result<Vec<Missing>, Failure> {
     let mut missing = Vec::new();

@@ -78,6 +78,9 @@ enum CliCommand {
     /// The process that dials for cells with a network; started by cloche itself.
     #[command(name = network::BROKER, hide = true)]
     NetworkBroker,
+    /// The process that starts the one before, and again when it ends; started by `cloche serve`.
+    #[command(name = network::SUPERVISOR, hide = true)]
+    NetworkSupervisor,
     /// A process that confines itself like a server and runs a trial; started by `cloche doctor`.
     #[command(name = "__confined", hide = true)]
     Confined(identity::trial::TrialArguments),
@@ -112,6 +115,7 @@ fn main() -> ExitCode {
         CliCommand::Spawner => run_spawner(),
         CliCommand::TlsReader(arguments) => serve::tls_reader::main(&arguments),
         CliCommand::NetworkBroker => network::broker::main(),
+        CliCommand::NetworkSupervisor => network::supervisor::main(),
         CliCommand::Confined(arguments) => identity::trial::main(&arguments),
     }
 }

@@ -164,7 +164,7 @@ struct LocalProcesses {
 /// Starts the spawner, which keeps its privileges, and the broker, which keeps the host's network.
 fn start_local_processes(settings: &ServeSettings) -> Result<LocalProcesses, Failure> {
     let program = std::env::current_exe()?;
-    let broker = BrokerProcess::start(&program, settings.network.clone())?;
+    let broker = BrokerProcess::start_supervised(&program, settings.network.clone())?;
     let config = settings.executor_config(program);
     Ok(LocalProcesses { spawner: SpawnerProcess::start(&config)?, broker, config })
 }

@@ -19,6 +19,7 @@ mod names;
 
 use std::{
     io::{Read, Write},
+    net::TcpStream,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -33,6 +34,8 @@ use internet::{
 const DOWNLOAD: usize = 1_000_000_000;
 const ROUNDS: usize = 5;
 const CONNECTIONS: usize = 300;
+/// Connections at once whose ends both send and do not read.
+const STALLED: usize = 200;
 
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some(WORKER_ARGUMENT) {
@@ -71,9 +74,11 @@ fn main() -> ExitCode {
         }
     }
     let pid = internet.worker_process().id();
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let peak = stat.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    println!("stack worker: {peak}");
+    println!("stack worker after one connection at a time: {}", memory_of(pid, "VmHWM:"));
+    let stalled = internet.in_cell(|| (0..STALLED).map(|_| stall()).collect::<Vec<_>>());
+    let full = wait_until_steady(pid);
+    println!("stack worker with {} connections, every buffer full: {full}", stalled.len());
+    drop(stalled);
     println!("{:?}", internet.finish());
     ExitCode::SUCCESS
 }
@@ -109,6 +114,36 @@ fn download() -> f64 {
     }
     assert_eq!(received, DOWNLOAD);
     DOWNLOAD as f64 / 1e9 / start.elapsed().as_secs_f64()
+}
+
+/// A connection with as many bytes on their way as it takes, in both directions: the server sends
+/// without end and reads nothing.
+fn stall() -> TcpStream {
+    let mut stream = connect("93.184.216.34:7000").unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let chunk = vec![7; 256 * 1024];
+    while matches!(stream.write(&chunk), Ok(1..)) {}
+    stream
+}
+
+/// A line of the status of a process.
+fn memory_of(pid: u32, field: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The peak memory of a process, once it has not grown for a second.
+fn wait_until_steady(pid: u32) -> String {
+    let mut last = memory_of(pid, "VmHWM:");
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+        let now = memory_of(pid, "VmHWM:");
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
 }
 
 fn ask() -> (Duration, Duration) {

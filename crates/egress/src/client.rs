@@ -14,11 +14,15 @@ use std::{
 
 use cloche_model::{BrokeredCredential, NetworkLimits, NetworkPolicy, NetworkReport};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+};
 
 use crate::{
     EgressSettings, SessionCredential,
     protocol::{BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers},
+    supervisor::SupervisorMessage,
 };
 
 /// What a session is for.
@@ -55,11 +59,18 @@ pub enum SessionError {
     NotOpened(String),
 }
 
-/// A connection to the broker. Clones share it.
+/// A connection to the broker, and to the next one if a supervisor starts it. Clones share it.
 #[derive(Clone, Debug)]
 pub struct BrokerClient {
-    commands: mpsc::UnboundedSender<Command>,
+    /// The broker that was started last. Its sender lives as long as there can be a next one.
+    connection: watch::Receiver<BrokerConnection>,
     next: Arc<AtomicU64>,
+}
+
+/// The connection to one broker; closed when that has ended.
+#[derive(Clone, Debug)]
+struct BrokerConnection {
+    commands: mpsc::UnboundedSender<Command>,
     ipv6: bool,
 }
 
@@ -67,7 +78,7 @@ pub struct BrokerClient {
 #[derive(Debug)]
 pub struct NetworkSession {
     id: u64,
-    commands: mpsc::UnboundedSender<Command>,
+    broker: BrokerConnection,
     stack_socket: Option<OwnedFd>,
     authority: Option<String>,
     finished: bool,
@@ -89,28 +100,43 @@ impl BrokerClient {
     /// # Errors
     /// If the broker does not answer.
     pub async fn connect(control: OwnedFd, settings: &EgressSettings) -> io::Result<Self> {
-        set_packet_buffers(control.as_fd())?;
-        let socket = PacketSocket::new(control)?;
-        socket.send(&BrokerRequest::Configure(settings.clone()), None).await?;
-        let mut buffer = vec![0; MAX_CONTROL_PACKET];
-        let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive(&mut buffer).await? else {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        };
-        let (commands, queue) = mpsc::unbounded_channel();
-        tokio::spawn(carry_commands(socket, queue));
-        Ok(Self { commands, next: Arc::new(AtomicU64::new(0)), ipv6 })
+        let (connection, _) = connect_broker(control, settings).await?;
+        let (_, connection) = watch::channel(connection);
+        Ok(Self { connection, next: Arc::default() })
+    }
+
+    /// The same with the socket to a [`crate::supervisor`], which sends that of each broker.
+    ///
+    /// # Errors
+    /// If the supervisor or the first broker does not answer.
+    pub async fn connect_supervised(
+        supervisor: OwnedFd,
+        settings: EgressSettings,
+    ) -> io::Result<Self> {
+        let brokers = PacketSocket::new(supervisor)?;
+        let (connection, ended) = connect_broker(receive_broker(&brokers).await?, &settings).await?;
+        let (sender, connection) = watch::channel(connection);
+        tokio::spawn(follow_brokers(brokers, settings, ended, sender));
+        Ok(Self { connection, next: Arc::default() })
     }
 
     /// Whether cells get an IPv6 address.
     #[must_use]
     pub fn ipv6(&self) -> bool {
-        self.ipv6
+        self.connection.borrow().ipv6
     }
 
-    /// Whether the broker has ended.
+    /// Whether the broker has ended, and no other one is going to be started.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.commands.is_closed()
+        self.connection.borrow().commands.is_closed() && self.connection.has_changed().is_err()
+    }
+
+    /// The broker that runs; waits if the next one is being started.
+    async fn find_broker(&self) -> Result<BrokerConnection, SessionError> {
+        let mut connection = self.connection.clone();
+        let found = connection.wait_for(|broker| !broker.commands.is_closed()).await;
+        found.map(|broker| broker.clone()).map_err(|_| SessionError::BrokerLost)
     }
 
     /// Opens a session.
@@ -118,16 +144,18 @@ impl BrokerClient {
     /// # Errors
     /// If the broker has ended, or refuses.
     pub async fn open_session(&self, spec: SessionSpec) -> Result<NetworkSession, SessionError> {
+        let broker = self.find_broker().await?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (send, receive) = oneshot::channel();
-        self.commands
+        broker
+            .commands
             .send(Command::Open(id, Box::new(spec), send))
             .map_err(|_| SessionError::BrokerLost)?;
         // Dropped together with this future, so that a session is closed when its run is cancelled
         // while it is opened.
         let mut session = NetworkSession {
             id,
-            commands: self.commands.clone(),
+            broker,
             stack_socket: None,
             authority: None,
             finished: false,
@@ -146,6 +174,12 @@ impl NetworkSession {
         self.stack_socket.take()
     }
 
+    /// Whether the cell gets an IPv6 address.
+    #[must_use]
+    pub fn ipv6(&self) -> bool {
+        self.broker.ipv6
+    }
+
     /// The certificate that the cell has to trust, in PEM, if the broker intercepts TLS for this
     /// session.
     #[must_use]
@@ -159,7 +193,7 @@ impl NetworkSession {
     pub async fn finish(mut self) -> NetworkReport {
         self.finished = true;
         let (send, receive) = oneshot::channel();
-        let sent = self.commands.send(Command::Finish(self.id, send));
+        let sent = self.broker.commands.send(Command::Finish(self.id, send));
         match sent {
             Ok(()) => receive.await.unwrap_or_else(|_| report_without_broker()),
             Err(_) => report_without_broker(),
@@ -176,8 +210,62 @@ impl Drop for NetworkSession {
     fn drop(&mut self) {
         if !self.finished {
             // If the broker is gone, so is the session.
-            let _ = self.commands.send(Command::Close(self.id));
+            let _ = self.broker.commands.send(Command::Close(self.id));
         }
+    }
+}
+
+/// Configures a broker. The task carries commands to it until it has ended.
+async fn connect_broker(
+    control: OwnedFd,
+    settings: &EgressSettings,
+) -> io::Result<(BrokerConnection, JoinHandle<()>)> {
+    set_packet_buffers(control.as_fd())?;
+    let socket = PacketSocket::new(control)?;
+    socket.send(&BrokerRequest::Configure(settings.clone()), None).await?;
+    let mut buffer = vec![0; MAX_CONTROL_PACKET];
+    let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive(&mut buffer).await? else {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    };
+    let (commands, queue) = mpsc::unbounded_channel();
+    let task = tokio::spawn(carry_commands(socket, queue));
+    Ok((BrokerConnection { commands, ipv6 }, task))
+}
+
+/// The socket of the next broker that the supervisor starts.
+async fn receive_broker(supervisor: &PacketSocket) -> io::Result<OwnedFd> {
+    let mut buffer = [0; 16];
+    match supervisor.receive(&mut buffer).await? {
+        Some((SupervisorMessage::BrokerStarted, Some(control))) => Ok(control),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Connects to each broker that follows one that has ended, as long as there is a supervisor.
+async fn follow_brokers(
+    supervisor: PacketSocket,
+    settings: EgressSettings,
+    mut ended: JoinHandle<()>,
+    connection: watch::Sender<BrokerConnection>,
+) {
+    loop {
+        // It ends, it does not fail.
+        let _ = ended.await;
+        ended = loop {
+            let Ok(control) = receive_broker(&supervisor).await else {
+                tracing::error!("the supervisor of the network broker has ended; no cell gets a \
+                                 network until cloche is started again");
+                return;
+            };
+            match connect_broker(control, &settings).await {
+                Ok((broker, ended)) => {
+                    tracing::info!("a new network broker was started; cells get networks again");
+                    connection.send_replace(broker);
+                    break ended;
+                }
+                Err(error) => tracing::error!(%error, "a new network broker ended at once"),
+            }
+        };
     }
 }
 
@@ -206,8 +294,7 @@ async fn carry_commands(socket: PacketSocket, mut queue: mpsc::UnboundedReceiver
             },
         };
         if let Err(error) = carried {
-            tracing::error!(%error, "the network broker has ended; no cell gets a network until \
-                                     cloche is started again");
+            tracing::error!(%error, "the network broker has ended, and the networks of all runs");
             return;
         }
     }

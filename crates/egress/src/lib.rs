@@ -1,14 +1,15 @@
-//! Runs in: server, broker, stack worker.
+//! Runs in: server, broker, broker supervisor, stack worker.
 //!
 //! The network of cells.
 //!
 //! A cell with a network has a tun device in its own network namespace, and nothing of the host's
-//! network. Three processes carry its traffic:
+//! network. These processes carry its traffic:
 //!
 //! | folder | process and privilege |
 //! |---|---|
 //! | [`client`] | the server, without capabilities: opens sessions, gets reports |
 //! | [`broker`] | the broker, without capabilities: policy, DNS, dialling, checks of names |
+//! | [`supervisor`] | without capabilities: starts the broker, and the next one when it has ended |
 //! | [`stack`] | a stack worker, one for each cell: terminates TCP and UDP of the cell; it can open no socket |
 //! | `protocol`, [`addresses`], [`settings`] | several of these |
 //!
@@ -28,6 +29,7 @@ mod protocol;
 mod session_credential;
 pub mod settings;
 pub mod stack;
+pub mod supervisor;
 
 pub use client::{BrokerClient, NetworkSession, SessionError, SessionSpec};
 use session_credential::SessionCredential;

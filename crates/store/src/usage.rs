@@ -27,6 +27,10 @@ pub struct UsageTotals {
     pub network_in_bytes: u64,
     /// Bytes that they sent.
     pub network_out_bytes: u64,
+    /// Calls of web tools that a provider answered.
+    pub tool_calls: u64,
+    /// What they cost, in millionths of a dollar.
+    pub tool_micro_dollars: u64,
 }
 
 /// Which usage is summed up. Days are counted from 1970-01-01 in UTC.

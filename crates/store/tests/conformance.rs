@@ -87,6 +87,7 @@ macro_rules! conformance_of {
             },
             tool_calls::{
                 calls_of_web_tools_are_summed_by_execution,
+                calls_of_web_tools_are_usage_of_their_key_and_day,
                 a_decision_allows_one_call_of_a_web_tool,
                 old_calls_of_web_tools_are_pruned_with_decisions,
             },

@@ -35,6 +35,20 @@ impl Internet {
     /// If the servers do not start.
     #[must_use]
     pub fn start(directory: &Path) -> Option<Self> {
+        Self::start_trusted(directory, true)
+    }
+
+    /// The same, but the host does not trust the certificates of this internet. The authority is
+    /// in the file `ca.pem` of the directory.
+    ///
+    /// # Panics
+    /// If the servers do not start.
+    #[must_use]
+    pub fn start_untrusted(directory: &Path) -> Option<Self> {
+        Self::start_trusted(directory, false)
+    }
+
+    fn start_trusted(directory: &Path, is_trusted: bool) -> Option<Self> {
         if !rustix::process::geteuid().is_root() || !has_tools() {
             return None;
         }
@@ -43,7 +57,9 @@ impl Internet {
         let own = UnshareFlags::NEWNET | UnshareFlags::NEWNS;
         #[expect(deprecated, reason = "it is unsafe only with a table of descriptors of its own")]
         rustix::thread::unshare(own).ok()?;
-        trust_authority(directory);
+        if is_trusted {
+            trust_authority(directory);
+        }
         let mut servers = Command::new("unshare")
             .args(["--net", "/usr/bin/python3"])
             .arg(directory.join("servers.py"))

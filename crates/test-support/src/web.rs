@@ -17,7 +17,8 @@ use axum::{
 use futures::{StreamExt, stream};
 use serde_json::json;
 
-/// The secret that the people search accepts, in the header `x-people-key`.
+/// The secret that the people search accepts, in the header `x-people-key`, and the search of
+/// Brave in `x-subscription-token`.
 pub const SECRET: &str = "mk-test-5f2a9c";
 
 /// A running server; it stops with the test's runtime.
@@ -67,6 +68,18 @@ async fn answer(
             let message = format!("the right key is {SECRET}");
             (StatusCode::UNAUTHORIZED, message).into_response()
         }
+        "/res/v1/web/search"
+            if headers.get("x-subscription-token").is_some_and(|key| key == SECRET) =>
+        {
+            let hit = |number: u32| {
+                json!({"title": format!("Brave {number}"), "description": format!("for {query}"),
+                    "url": format!("https://site{number}.example/page"),
+                    "page_age": "2026-01-01"})
+            };
+            let hits: Vec<_> = (1..=3).map(hit).collect();
+            Json(json!({"type": "search", "web": {"results": hits}})).into_response()
+        }
+        "/res/v1/web/search" => StatusCode::UNAUTHORIZED.into_response(),
         "/redirect" => {
             let to = query.trim_start_matches("to=").replace("%3A", ":").replace("%2F", "/");
             Redirect::temporary(&to).into_response()

@@ -17,6 +17,8 @@ const DAYS: &[&str] = &[
     "bytes_sent",
     "network_bytes_in",
     "network_bytes_out",
+    "tool_calls",
+    "tool_calls_cost",
 ];
 
 /// The arguments of `cloche usage`.

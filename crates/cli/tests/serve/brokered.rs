@@ -29,20 +29,29 @@ struct BrokeredHost {
 
 impl BrokeredHost {
     async fn start(network: Value) -> Option<Self> {
+        Self::start_on(network, Internet::start, true).await
+    }
+
+    /// The same on an internet that is made so, with or without `ca_file` in the settings.
+    async fn start_on(
+        network: Value,
+        make_internet: fn(&Path) -> Option<Internet>,
+        has_ca_file: bool,
+    ) -> Option<Self> {
         if !can_sandbox() {
             return None;
         }
         let files = TempDir::new().unwrap();
-        let Some(internet) = Internet::start(files.path()) else {
+        let Some(internet) = make_internet(files.path()) else {
             skip("this user cannot make network namespaces");
             return None;
         };
         let config = files.path().join("cloche.toml");
-        let authority = files.path().join("ca.pem");
-        let text = format!(
-            "[network]\nresolvers = [\"{NAME_SERVER}\"]\nca_file = \"{}\"\n",
-            authority.display()
-        );
+        let mut text = format!("[network]\nresolvers = [\"{NAME_SERVER}\"]\n");
+        if has_ca_file {
+            let authority = files.path().join("ca.pem");
+            text += &format!("ca_file = \"{}\"\n", authority.display());
+        }
         fs::write(&config, text).unwrap();
         let arguments = vec!["--config".to_owned(), config.display().to_string()];
         let host = Host::start_on(Arc::new(TempDir::new().unwrap()), arguments).await;
@@ -122,6 +131,32 @@ async fn programs_of_every_language_have_the_credential_added_and_never_see_it()
 #[tokio::test]
 async fn an_unrestricted_network_is_intercepted_for_bound_hosts_only() {
     check_every_language(json!({"network": "unrestricted"})).await;
+}
+
+/// A host whose own authorities do not vouch for the server, with and without `ca_file`.
+#[tokio::test]
+async fn the_operators_authorities_vouch_for_a_server_that_the_hosts_do_not_know() {
+    let code = "curl -sS -w ' %{http_code}' https://allowed.example/echo";
+    for has_ca_file in [true, false] {
+        let started = BrokeredHost::start_on(allowlist(), Internet::start_untrusted, has_ca_file);
+        let Some(host) = started.await else { return };
+        let said = host.output("bash", code).await;
+        let requests = host.internet.echoed_requests();
+        match has_ca_file {
+            true => {
+                assert!(said.contains("Bearer ****") && said.ends_with(" 200"), "{said}");
+                let sent = format!("https://allowed.example/echo Bearer {SECRET}");
+                assert_eq!(requests, [sent]);
+            }
+            false => {
+                assert!(said.ends_with(" 502"), "{said}");
+                assert_eq!(requests, [""; 0]);
+            }
+        }
+        // What is not bound is verified in the cell, by the program.
+        let reply = host.run("bash", "curl -sS https://other.example/echo").await;
+        assert_eq!(reply["exit_code"], 60, "{reply}");
+    }
 }
 
 async fn check_every_language(network: Value) {

@@ -89,13 +89,18 @@ impl NetworkHost {
         below(self.host.pid()).into_iter().map(|(pid, _)| pid).filter(is_worker).collect()
     }
 
-    fn broker(&self) -> u32 {
-        let is_broker = |pid: &u32| {
+    /// The process of the server with this argument.
+    fn process(&self, argument: &str) -> u32 {
+        let has_argument = |pid: &u32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            String::from_utf8_lossy(&line).contains("__network-broker")
+            String::from_utf8_lossy(&line).contains(argument)
         };
         let mut all = below(self.host.pid()).into_iter().map(|(pid, _)| pid);
-        all.find(is_broker).expect("there is a broker")
+        all.find(has_argument).unwrap_or_else(|| panic!("there is no {argument}"))
+    }
+
+    fn broker(&self) -> u32 {
+        self.process("__network-broker")
     }
 }
 
@@ -277,20 +282,10 @@ async fn packages_are_installed_from_an_index_and_stay_in_a_thread() {
 }
 
 #[tokio::test]
-async fn without_its_worker_or_the_broker_a_cell_has_no_network() {
+async fn without_its_worker_a_cell_has_no_network() {
     let Some(host) = NetworkHost::start().await else { return };
     let key = host.key("open", json!({"network": "unrestricted"})).await;
-    let code = r#"
-import socket, sys, time
-end = time.monotonic() + 60
-while time.monotonic() < end:
-    try:
-        socket.create_connection(("93.184.216.34", 80), timeout=2).close()
-    except OSError:
-        sys.exit(7)
-    time.sleep(0.02)
-"#;
-    let running = host.run(&key, json!({"code": code, "timeout": 90}));
+    let running = host.run(&key, json!({"code": CONNECT_UNTIL_LOST, "timeout": 90}));
     let killed = async {
         let worker = eventually("the cell has a stack worker", async || {
             host.workers().first().copied().ok_or("no worker")
@@ -307,7 +302,60 @@ while time.monotonic() < end:
     })
     .await;
 
-    kill(host.broker());
+}
+
+/// A program that connects until it cannot any more.
+const CONNECT_UNTIL_LOST: &str = r#"
+import socket, sys, time
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    try:
+        socket.create_connection(("93.184.216.34", 80), timeout=2).close()
+    except OSError:
+        sys.exit(7)
+    time.sleep(0.02)
+"#;
+
+#[tokio::test]
+async fn a_broker_that_ends_takes_the_networks_of_its_runs_and_is_started_again() {
+    let Some(host) = NetworkHost::start().await else { return };
+    let key = host.key("open", json!({"network": "unrestricted"})).await;
+    for _ in 0..2 {
+        let broker = host.broker();
+        let running = host.run(&key, json!({"code": CONNECT_UNTIL_LOST, "timeout": 90}));
+        let killed = async {
+            eventually("the cell has a stack worker", async || {
+                host.workers().first().copied().ok_or("no worker")
+            })
+            .await;
+            kill(broker);
+        };
+        let (reply, ()) = tokio::join!(running, killed);
+        assert_eq!(reply["exit_code"], 7, "{reply}");
+        let lost = reply["network"]["lost"].as_str().unwrap_or_default();
+        assert!(lost.contains("the network broker ended during the run"), "{reply}");
+        assert_eq!(reply["error"], reply["network"]["lost"], "{reply}");
+        assert_eq!(host.record(&key, &reply).await["network"]["lost"], json!(lost));
+        // The next run waits for the new broker instead of being refused.
+        let reply = host.bash(&key, "curl -sS http://allowed.example/").await;
+        assert_eq!(reply["stdout"], json!(format!("hello from {WEB_ADDRESS}\n")), "{reply}");
+        assert_eq!(reply["network"]["lost"], json!(null), "{reply}");
+        assert_ne!(host.broker(), broker);
+    }
+    let log = host.host.said("log");
+    assert_eq!(log.matches("a new network broker was started").count(), 2, "{log}");
+}
+
+#[tokio::test]
+async fn without_a_broker_and_its_supervisor_only_runs_with_a_network_are_refused() {
+    let Some(host) = NetworkHost::start().await else { return };
+    let key = host.key("open", json!({"network": "unrestricted"})).await;
+    // The broker goes on without its supervisor.
+    let broker = host.broker();
+    kill(host.process("__network-supervisor"));
+    let reply = host.bash(&key, "curl -sS http://allowed.example/").await;
+    assert_eq!(reply["success"], json!(true), "{reply}");
+    kill(broker);
     eventually("runs with a network are refused", async || {
         let reply = host.run(&key, json!({"code": "print(1)"})).await;
         let refused = reply["message"].as_str().is_some_and(|why| why.starts_with("network: "));

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, runs},
     host::MODEL_KEY,
+    support::{binary, ended},
 };
 
 /// Where the scripted internet is. Only this address is allowed to pages.
@@ -349,6 +350,50 @@ async fn the_record_of_an_execution_has_the_tools_that_its_code_called() {
     let expected = json!({"web_search": {"invocation": 2, "cost_usd": 0.01},
         "people_search": {"invocation": 1, "cost_usd": 0.01}});
     assert_eq!(record["tool_calls_details"], expected, "{record}");
+}
+
+#[tokio::test]
+async fn usage_has_the_calls_of_models_and_of_code_with_their_price() {
+    let Some(tools) = Tools::start().await else { return };
+    tools.in_sandbox(json!({"tools": ALL})).await;
+    tools.output("python", "import cloche_tools\ncloche_tools.search('a')\n").await;
+    let script = json!([
+        calls("people_search", json!({"query": "ada"})),
+        calls("web_search", json!({"query": "broken"})),
+        {"text": "done"},
+    ]);
+    tools.agent.ask(json!({"tools": names(&ALL)}), script).await;
+    let host = &tools.agent.host;
+    let (_, of_key) = host.get("/v1/usage?by=day").await;
+    let of_all = host.admin_json(Method::GET, "usage", Value::Null).await;
+    for usage in [&of_key, &of_key["days"][0], &of_all] {
+        assert_eq!(usage["tool_calls"], 2, "{usage}");
+        let cost = usage["tool_calls_cost"].as_f64().unwrap();
+        assert!((cost - 0.015).abs() < 1e-9, "{usage}");
+    }
+    let mut command = std::process::Command::new(binary());
+    command.args(["usage", "--by", "day", "--data-dir"]).arg(host.data());
+    let shown = ended(command, b"").printed();
+    assert!(shown.contains("TOOL_CALLS_COST") && shown.contains("0.015"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_brave_service_is_asked_as_brave_has_it() {
+    let web = Web::start(INTERNET).await;
+    let settings = format!(
+        "[tools.search]\nkind = \"brave\"\nurl = \"http://{}\"\nsecret_env = \"{}\"\n",
+        web.address, MODEL_KEY.0
+    );
+    let Some(agent) = Agent::start_with(&settings).await else { return };
+    let tools = Tools { agent, web };
+    tools.agent.gates(json!({"web_search": "allow"})).await;
+    tools.in_sandbox(json!({"tools": ["web_search"]})).await;
+    let code = "import cloche_tools\nfor hit in cloche_tools.search('cats & dogs', count=2):\n    \
+                print(hit['title'], hit['url'], hit['snippet'], hit.get('date'))\n";
+    let expected = "Brave 1 https://site1.example/page for q=cats+%26+dogs&count=2 2026-01-01\n\
+                    Brave 2 https://site2.example/page for q=cats+%26+dogs&count=2 2026-01-01\n";
+    assert_eq!(tools.output("python", code).await, expected);
+    assert_eq!(tools.web.requests(), ["/res/v1/web/search?q=cats+%26+dogs&count=2"]);
 }
 
 #[tokio::test]

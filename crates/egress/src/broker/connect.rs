@@ -166,6 +166,9 @@ impl NamedConnection<'_> {
             FirstSpeaker::Guest(FirstBytes::Tls(name), bytes) => {
                 self.pass_tls(name, upstream, &bytes).await;
             }
+            FirstSpeaker::Guest(FirstBytes::HiddenName(name), bytes) => {
+                self.pass_hidden_name(name, upstream, &bytes).await;
+            }
             FirstSpeaker::Guest(FirstBytes::Http, _) if !self.is_open => {
                 self.proxy_http(upstream).await;
             }
@@ -234,6 +237,23 @@ impl NamedConnection<'_> {
                 self.session.refuse(self.id, FlowRefusal::Reset).await;
             }
         }
+    }
+
+    /// TLS with an Encrypted ClientHello. Which name it is for cannot be judged, so an allowlist
+    /// refuses it. Where every name is allowed, the outer name decides about credentials: the
+    /// broker does not accept the inner one, and the client falls back.
+    async fn pass_hidden_name(&self, name: Option<HostName>, upstream: TcpStream, bytes: &[u8]) {
+        if self.is_open {
+            return self.pass_tls(name, upstream, bytes).await;
+        }
+        let (port, reason) = (self.remote.port(), DenialReason::NameHidden);
+        match name {
+            Some(name) => {
+                self.session.count_denied(name.as_str(), port, NetworkProtocol::Tls, reason);
+            }
+            None => self.session.count_denied_address(self.remote, NetworkProtocol::Tls, reason),
+        }
+        self.session.refuse(self.id, FlowRefusal::Reset).await;
     }
 
     /// Sends the bytes that were judged, these and no others, and hands the connection over.

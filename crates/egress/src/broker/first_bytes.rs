@@ -8,6 +8,9 @@ use rustls::server::Acceptor;
 
 use crate::protocol::MAX_FIRST_BYTES;
 
+/// The type of a TLS record with handshake messages.
+const HANDSHAKE: u8 = 0x16;
+
 /// What a guest speaks.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum FirstBytes {
@@ -15,6 +18,8 @@ pub(crate) enum FirstBytes {
     Incomplete,
     /// TLS; the name is absent if the client sent none or one that is no host name.
     Tls(Option<HostName>),
+    /// TLS with an Encrypted ClientHello: the name that can be read is not the one that is meant.
+    HiddenName(Option<HostName>),
     /// HTTP/1.
     Http,
     /// Neither.
@@ -23,7 +28,6 @@ pub(crate) enum FirstBytes {
 
 /// Reads the bytes that a guest has sent so far.
 pub(crate) fn read_first_bytes(bytes: &[u8]) -> FirstBytes {
-    const HANDSHAKE: u8 = 0x16;
     match bytes.first() {
         None => FirstBytes::Incomplete,
         Some(&HANDSHAKE) => read_client_hello(bytes),
@@ -43,7 +47,11 @@ fn read_client_hello(bytes: &[u8]) -> FirstBytes {
             Ok(Some(accepted)) => {
                 let hello = accepted.client_hello();
                 let name = hello.server_name().map(str::as_bytes);
-                return FirstBytes::Tls(name.and_then(|name| HostName::from_wire(name).ok()));
+                let name = name.and_then(|name| HostName::from_wire(name).ok());
+                return match hides_name(bytes) {
+                    true => FirstBytes::HiddenName(name),
+                    false => FirstBytes::Tls(name),
+                };
             }
             Err(_) => return FirstBytes::Other,
         }
@@ -52,6 +60,50 @@ fn read_client_hello(bytes: &[u8]) -> FirstBytes {
         true => FirstBytes::Incomplete,
         false => FirstBytes::Other,
     }
+}
+
+/// Whether a whole ClientHello has an Encrypted ClientHello in it. rustls does not tell: it ignores
+/// the extension. What cannot be read counts as hidden.
+fn hides_name(records: &[u8]) -> bool {
+    const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
+    extension_types(&join_records(records))
+        .is_none_or(|types| types.contains(&ENCRYPTED_CLIENT_HELLO))
+}
+
+/// The handshake bytes of TLS records: each is a type, a version and a length before its content.
+fn join_records(mut records: &[u8]) -> Vec<u8> {
+    let mut handshake = Vec::with_capacity(records.len());
+    while let [kind, _, _, high, low, rest @ ..] = records {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(rest.len());
+        if *kind == HANDSHAKE {
+            handshake.extend(&rest[..len]);
+        }
+        records = &rest[len..];
+    }
+    handshake
+}
+
+/// The types of the extensions of a ClientHello (RFC 8446, section 4.1.2).
+fn extension_types(handshake: &[u8]) -> Option<Vec<u16>> {
+    const TYPE_LENGTH_VERSION_RANDOM: usize = 1 + 3 + 2 + 32;
+    let rest = handshake.get(TYPE_LENGTH_VERSION_RANDOM..)?;
+    let (session, rest) = rest.split_first()?;
+    let rest = rest.get(usize::from(*session)..)?;
+    let (ciphers, rest) = rest.split_first_chunk()?;
+    let rest = rest.get(usize::from(u16::from_be_bytes(*ciphers))..)?;
+    let (compressions, rest) = rest.split_first()?;
+    let rest = rest.get(usize::from(*compressions)..)?;
+    let Some((len, rest)) = rest.split_first_chunk() else {
+        // A client of old has none.
+        return Some(Vec::new());
+    };
+    let mut extensions = rest.get(..usize::from(u16::from_be_bytes(*len)))?;
+    let mut types = Vec::new();
+    while let [type_high, type_low, len_high, len_low, rest @ ..] = extensions {
+        types.push(u16::from_be_bytes([*type_high, *type_low]));
+        extensions = rest.get(usize::from(u16::from_be_bytes([*len_high, *len_low]))..)?;
+    }
+    Some(types)
 }
 
 /// A request of HTTP/1 begins with a method, a space, and not with the preface of HTTP/2.
@@ -111,6 +163,51 @@ mod tests {
         }
         let name = Some("a.example".parse().unwrap());
         assert_eq!(read_first_bytes(&split), FirstBytes::Tls(name));
+    }
+
+    /// The same ClientHello with one more extension.
+    fn add_extension(hello: &[u8], kind: u16, content: &[u8]) -> Vec<u8> {
+        let mut handshake = hello[5..].to_vec();
+        let types_before = extension_types(&handshake).unwrap().len();
+        let at = extensions_at(&handshake);
+        let len = u16::from_be_bytes([handshake[at], handshake[at + 1]]);
+        let added = 4 + content.len() as u16;
+        handshake[at..at + 2].copy_from_slice(&(len + added).to_be_bytes());
+        // In front: a pre-shared key has to stay the last one.
+        let extension = [&kind.to_be_bytes()[..], &(added - 4).to_be_bytes(), content].concat();
+        handshake.splice(at + 2..at + 2, extension);
+        let whole = (handshake.len() - 4) as u32;
+        handshake[1..4].copy_from_slice(&whole.to_be_bytes()[1..]);
+        assert_eq!(extension_types(&handshake).unwrap().len(), types_before + 1);
+        [&hello[..3], &(handshake.len() as u16).to_be_bytes(), &handshake].concat()
+    }
+
+    fn extensions_at(handshake: &[u8]) -> usize {
+        let session = 38 + 1 + usize::from(handshake[38]);
+        let ciphers = u16::from_be_bytes([handshake[session], handshake[session + 1]]);
+        let compressions = session + 2 + usize::from(ciphers);
+        compressions + 1 + usize::from(handshake[compressions])
+    }
+
+    #[test]
+    fn an_encrypted_client_hello_is_no_name() {
+        let hello = client_hello("a.example");
+        let name = Some("a.example".parse().unwrap());
+        let other = add_extension(&hello, 0xfafa, b"grease");
+        assert_eq!(read_first_bytes(&other), FirstBytes::Tls(name.clone()));
+        let outer = [0, 0, 1, 0, 1, 7, 0, 2, 1, 2, 0, 3, 4, 5, 6];
+        let encrypted = add_extension(&hello, 0xfe0d, &outer);
+        assert_eq!(read_first_bytes(&encrypted), FirstBytes::HiddenName(name.clone()));
+        let mut split = Vec::new();
+        for part in encrypted[5..].chunks(100) {
+            split.extend(&encrypted[..3]);
+            split.extend((part.len() as u16).to_be_bytes());
+            split.extend(part);
+        }
+        assert_eq!(read_first_bytes(&split), FirstBytes::HiddenName(name));
+        for len in 0..encrypted.len() {
+            assert_eq!(read_first_bytes(&encrypted[..len]), FirstBytes::Incomplete, "{len}");
+        }
     }
 
     #[test]

@@ -207,6 +207,48 @@ fn a_handshake_in_pieces_is_judged_as_a_whole() {
     internet.finish();
 }
 
+/// The ClientHello of a real client with an Encrypted ClientHello in front of its other extensions.
+fn hide_name(hello: &[u8]) -> Vec<u8> {
+    const OUTER: [u8; 15] = [0, 0, 1, 0, 1, 7, 0, 2, 1, 2, 0, 3, 4, 5, 6];
+    let mut handshake = hello[5..].to_vec();
+    let session = 39 + usize::from(handshake[38]);
+    let ciphers = u16::from_be_bytes([handshake[session], handshake[session + 1]]);
+    let compressions = session + 2 + usize::from(ciphers);
+    let at = compressions + 1 + usize::from(handshake[compressions]);
+    let len = u16::from_be_bytes([handshake[at], handshake[at + 1]]) + 4 + OUTER.len() as u16;
+    handshake[at..at + 2].copy_from_slice(&len.to_be_bytes());
+    handshake.splice(at + 2..at + 2, [&[0xfe, 0x0d, 0, OUTER.len() as u8][..], &OUTER].concat());
+    let whole = (handshake.len() - 4) as u32;
+    handshake[1..4].copy_from_slice(&whole.to_be_bytes()[1..]);
+    [&hello[..3], &(handshake.len() as u16).to_be_bytes(), &handshake].concat()
+}
+
+#[test]
+fn a_handshake_that_hides_its_name_is_refused() {
+    if !is_possible() {
+        return;
+    }
+    let internet = internet_with_web(&["web.example"]);
+    let config = serve_tls(&internet, "93.184.216.34:443", &["web.example", "neighbour.example"]);
+    internet.in_cell(move || {
+        look_up("web.example", RecordType::A);
+        for (hides, allowed) in [(false, true), (true, false)] {
+            let name = "web.example".try_into().unwrap();
+            let mut session = ClientConnection::new(Arc::clone(&config), name).unwrap();
+            let mut hello = Vec::new();
+            session.write_tls(&mut hello).unwrap();
+            let hello = if hides { hide_name(&hello) } else { hello };
+            let mut stream = connect("93.184.216.34:443").unwrap();
+            stream.write_all(&hello).unwrap();
+            let answered = matches!(stream.read(&mut [0; 16]), Ok(1..));
+            assert_eq!(answered, allowed, "{hides}");
+        }
+    });
+    let report = internet.finish();
+    let hidden = DenialReason::NameHidden;
+    assert!(has(&report, "web.example", NetworkProtocol::Tls, hidden), "{report:?}");
+}
+
 #[test]
 fn other_ports_carry_protocols_without_names_but_no_tls_of_other_names() {
     if !is_possible() {
@@ -264,7 +306,9 @@ fn datagrams_records_and_resolvers_open_no_other_way() {
             socket.recv(&mut [0; 32]).unwrap_err().kind()
         };
         // QUIC to an allowed host, and DNS of others: refused at once, so that clients fall back.
-        for target in ["93.184.216.34:443", "93.184.216.53:53", "8.8.8.8:53"] {
+        for target in
+            ["93.184.216.34:443", "93.184.216.53:53", "8.8.8.8:53", "93.184.216.34:853"]
+        {
             assert_eq!(send_datagram(target), ErrorKind::ConnectionRefused, "{target}");
         }
         for target in ["93.184.216.53:53", "93.184.216.34:853"] {

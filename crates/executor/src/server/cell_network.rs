@@ -42,7 +42,6 @@ pub enum NetworkError {
 /// The network of a run. Dropping it ends the network.
 pub(crate) struct CellNetwork {
     session: NetworkSession,
-    ipv6: bool,
 }
 
 impl CellNetwork {
@@ -63,7 +62,7 @@ impl CellNetwork {
         let session = SessionSpec::new(policy, limits).with_credentials(&spec.brokered);
         let session = broker.open_session(session);
         let session = timeout(ANSWER_LIMIT, session).await.map_err(|_| NetworkError::Silent)??;
-        Ok(Some(Self { session, ipv6: broker.ipv6() }))
+        Ok(Some(Self { session }))
     }
 
     /// What the program has to trust, if credentials are added to its requests.
@@ -79,7 +78,8 @@ impl CellNetwork {
         spawner: &SpawnerClient,
     ) -> Result<(), NetworkError> {
         let socket = self.session.take_stack_socket().ok_or(SessionError::BrokerLost)?;
-        spawner.attach_network(cell.id, self.ipv6, socket).await.map_err(NetworkError::Attach)
+        let attached = spawner.attach_network(cell.id, self.session.ipv6(), socket).await;
+        attached.map_err(NetworkError::Attach)
     }
 
     /// Ends the network. Returns what the run did over it.

@@ -138,8 +138,8 @@ pub(crate) struct DeniedRecord {
     port: u16,
     /// `tcp`, `udp`, `dns`, `icmp`, `tls` or `http`.
     protocol: &'static str,
-    /// `not_allowed`, `address_blocked`, `port_blocked`, `name_mismatch`, `unknown_protocol`,
-    /// `protocol_blocked`, `limit_reached` or `scan_detected`.
+    /// `not_allowed`, `address_blocked`, `port_blocked`, `name_mismatch`, `name_hidden`,
+    /// `unknown_protocol`, `protocol_blocked`, `limit_reached` or `scan_detected`.
     reason: &'static str,
     /// How often it was tried.
     count: u64,

@@ -30,6 +30,10 @@ pub(crate) struct UsageCounts {
     network_bytes_in: u64,
     /// Bytes that programs sent over them.
     network_bytes_out: u64,
+    /// Calls of web tools that a provider answered, of models and of code.
+    tool_calls: u64,
+    /// What these calls cost, in dollars.
+    tool_calls_cost: f64,
 }
 
 impl From<UsageTotals> for UsageCounts {
@@ -44,6 +48,8 @@ impl From<UsageTotals> for UsageCounts {
             bytes_transferred: totals.received_bytes.saturating_add(totals.sent_bytes),
             network_bytes_in: totals.network_in_bytes,
             network_bytes_out: totals.network_out_bytes,
+            tool_calls: totals.tool_calls,
+            tool_calls_cost: micro_to_credits(totals.tool_micro_dollars),
         }
     }
 }

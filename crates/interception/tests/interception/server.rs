@@ -21,9 +21,10 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{
-    ClientConfig, RootCertStore, ServerConfig,
+    ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig, SignatureScheme,
+    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 use tokio::{
     io::DuplexStream,
@@ -258,5 +259,59 @@ impl TestInternet {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let stream = TlsConnector::from(Arc::new(config)).connect(name, cell).await?;
         Ok((stream, serving))
+    }
+
+    /// The same by a client that accepts every certificate.
+    pub(crate) async fn connect_trusting(
+        &self,
+        name: &str,
+    ) -> (std::io::Result<TlsStream<DuplexStream>>, JoinHandle<InterceptedConnection>) {
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(TrustEveryone))
+            .with_no_client_auth();
+        let (cell, serving) = self.connect().await;
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        (TlsConnector::from(Arc::new(config)).connect(name, cell).await, serving)
+    }
+}
+
+#[derive(Debug)]
+struct TrustEveryone;
+
+impl ServerCertVerifier for TrustEveryone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        ring::default_provider().signature_verification_algorithms.supported_schemes()
     }
 }

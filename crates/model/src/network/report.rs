@@ -113,6 +113,8 @@ pub enum DenialReason {
     PortBlocked,
     /// The name in the TLS handshake or HTTP request is missing or not the one that was allowed.
     NameMismatch,
+    /// The name in the TLS handshake is encrypted, so that it cannot be compared.
+    NameHidden,
     /// The first bytes were neither TLS nor HTTP where one of them is required.
     UnknownProtocol,
     /// The protocol is not relayed: ICMP, fragments, UDP under an allowlist.
@@ -132,6 +134,7 @@ impl DenialReason {
             Self::AddressBlocked => "address_blocked",
             Self::PortBlocked => "port_blocked",
             Self::NameMismatch => "name_mismatch",
+            Self::NameHidden => "name_hidden",
             Self::UnknownProtocol => "unknown_protocol",
             Self::ProtocolBlocked => "protocol_blocked",
             Self::LimitReached => "limit_reached",

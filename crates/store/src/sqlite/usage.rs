@@ -1,6 +1,6 @@
 //! Runs in: server (no capabilities).
 //!
-//! Usage by day in SQLite. A trigger of the last migration counts executions. Here transferred bytes
+//! Usage by day in SQLite. Triggers of the migrations count executions and calls of web tools. Here transferred bytes
 //! are added, and days are summed up.
 
 use async_trait::async_trait;
@@ -19,7 +19,9 @@ const SUMS: &str = "coalesce(sum(executions), 0) AS executions, \
     coalesce(sum(cpu_ms), 0) AS cpu_ms, coalesce(sum(received_bytes), 0) AS received_bytes, \
     coalesce(sum(sent_bytes), 0) AS sent_bytes, \
     coalesce(sum(network_in_bytes), 0) AS network_in_bytes, \
-    coalesce(sum(network_out_bytes), 0) AS network_out_bytes FROM usage_days";
+    coalesce(sum(network_out_bytes), 0) AS network_out_bytes, \
+    coalesce(sum(tool_calls), 0) AS tool_calls, \
+    coalesce(sum(tool_micro_dollars), 0) AS tool_micro_dollars FROM usage_days";
 
 fn totals_from_row(row: &SqliteRow) -> Result<UsageTotals> {
     Ok(UsageTotals {
@@ -31,6 +33,8 @@ fn totals_from_row(row: &SqliteRow) -> Result<UsageTotals> {
         sent_bytes: read_number(row, "sent_bytes")?,
         network_in_bytes: read_number(row, "network_in_bytes")?,
         network_out_bytes: read_number(row, "network_out_bytes")?,
+        tool_calls: read_number(row, "tool_calls")?,
+        tool_micro_dollars: read_number(row, "tool_micro_dollars")?,
     })
 }
 

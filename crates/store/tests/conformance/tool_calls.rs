@@ -3,7 +3,7 @@
 //! Requirements for every store: calls of web tools are recorded once, and summed by execution.
 
 use cloche_model::{DecisionId, Moment, TraceId, WebTool, WebToolRecord, WebToolUsage};
-use cloche_store::{Store, StoreError};
+use cloche_store::{Store, StoreError, UsageFilter, UsageTotals};
 
 use crate::suite::{key, team, trace};
 
@@ -38,6 +38,34 @@ pub(crate) async fn calls_of_web_tools_are_summed_by_execution(store: &dyn Store
     assert_eq!(store.tool_usage(&trace(1)).await.unwrap(), of_first);
     assert_eq!(store.tool_usage(&trace(2)).await.unwrap(), [used(WebTool::FetchUrl, 1)]);
     assert_eq!(store.tool_usage(&trace(3)).await.unwrap(), []);
+}
+
+pub(crate) async fn calls_of_web_tools_are_usage_of_their_key_and_day(store: &dyn Store) {
+    const DAY: i64 = 86_400_000_000;
+    let on_day = |number: u8, day: i64| WebToolRecord {
+        at: Moment(day * DAY + 5),
+        ..call(number, WebTool::WebSearch, None)
+    };
+    for (number, day) in [(1, 3), (2, 3), (3, 4)] {
+        store.record_tool_call(on_day(number, day)).await.unwrap();
+    }
+    let twice = store.record_tool_call(on_day(3, 4)).await;
+    assert!(matches!(twice, Err(StoreError::Conflict(_))), "{twice:?}");
+    let other = WebToolRecord { key: key(2).id, ..on_day(4, 4) };
+    store.record_tool_call(other).await.unwrap();
+    let all = UsageFilter { team: None, key: None, first_day: 0, last_day: i64::MAX };
+    let counted = |calls: u64| UsageTotals {
+        tool_calls: calls,
+        tool_micro_dollars: 500 * calls,
+        ..UsageTotals::default()
+    };
+    assert_eq!(store.sum_usage(&all).await.unwrap(), counted(4));
+    assert_eq!(store.usage_by_day(&all).await.unwrap(), [(3, counted(2)), (4, counted(2))]);
+    let of_key = UsageFilter { key: Some(key(2).id), ..all.clone() };
+    assert_eq!(store.sum_usage(&of_key).await.unwrap(), counted(1));
+    // What was counted stays so.
+    store.prune_gates(Moment(i64::MAX)).await.unwrap();
+    assert_eq!(store.sum_usage(&all).await.unwrap(), counted(4));
 }
 
 pub(crate) async fn a_decision_allows_one_call_of_a_web_tool(store: &dyn Store) {
