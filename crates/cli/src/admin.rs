@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::print_error;
 
+mod admin_token;
 mod approval;
 mod client;
 mod credential;
@@ -30,6 +31,7 @@ mod thread;
 mod usage;
 mod volume;
 
+pub(crate) use admin_token::AdminTokenArguments;
 pub(crate) use approval::ApprovalArguments;
 pub(crate) use credential::CredentialArguments;
 pub(crate) use image::ImageArguments;
@@ -41,7 +43,8 @@ pub(crate) use thread::ThreadArguments;
 pub(crate) use usage::UsageArguments;
 pub(crate) use volume::VolumeArguments;
 
-use client::{AdminClient, AdminError, ApiRoot};
+use client::ApiRoot;
+pub(crate) use client::{AdminClient, AdminError};
 
 /// The server and the output format; the same for every noun and verb.
 #[derive(Args)]
@@ -60,6 +63,14 @@ pub(crate) struct AdminArguments {
     /// Print the server's response as JSON.
     #[arg(long, global = true)]
     json: bool,
+}
+
+impl AdminArguments {
+    /// The server, and its admin token.
+    pub(crate) fn find_server(&self) -> Result<AdminClient, AdminError> {
+        let found = AdminClient::find(&self.data_dir, self.url.as_deref(), ApiRoot::Admin)?;
+        Ok(found.trusting(self.ca.clone()))
+    }
 }
 
 /// How a response is printed.
@@ -140,6 +151,11 @@ pub(crate) fn run_credential_command(arguments: CredentialArguments) -> ExitCode
 pub(crate) fn run_thread_command(arguments: ThreadArguments) -> ExitCode {
     let of_team = thread::TeamThreadVerb { verb: arguments.verb, team: arguments.team };
     run_verb(&arguments.common, of_team)
+}
+
+/// `cloche admin-token`.
+pub(crate) fn run_admin_token_command(arguments: AdminTokenArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
 }
 
 /// `cloche storage`.

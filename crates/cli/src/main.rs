@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod admin;
+mod backup;
 mod config;
 mod container_profile;
 mod doctor;
@@ -42,6 +43,8 @@ enum CliCommand {
     Key(Box<admin::KeyArguments>),
     /// Manage credentials of a running server: values for sandboxes, brokered or injected.
     Credential(Box<admin::CredentialArguments>),
+    /// Replace the admin token of a running server.
+    AdminToken(admin::AdminTokenArguments),
     /// Answer approval requests of agents, and list decisions.
     Approval(admin::ApprovalArguments),
     /// Manage teams of a running server, their plans and their gates.
@@ -58,6 +61,10 @@ enum CliCommand {
     Volume(Box<admin::VolumeArguments>),
     /// Show what teams and keys used: executions, credits, processor time, bytes.
     Usage(admin::UsageArguments),
+    /// Copy everything that a running server keeps to a directory or a bucket.
+    Backup(Box<backup::BackupArguments>),
+    /// Make a data directory from a backup, check a backup, or list backups.
+    Restore(Box<backup::RestoreArguments>),
     /// Check and show the configuration of the server.
     Config(Box<config::ConfigArguments>),
     /// Report which walls this host supports, and how to get the missing ones.
@@ -99,6 +106,7 @@ fn main() -> ExitCode {
         CliCommand::Mcp(arguments) => mcp::main(arguments),
         CliCommand::Key(arguments) => admin::run_key_command(*arguments),
         CliCommand::Credential(arguments) => admin::run_credential_command(*arguments),
+        CliCommand::AdminToken(arguments) => admin::run_admin_token_command(arguments),
         CliCommand::Approval(arguments) => admin::run_approval_command(arguments),
         CliCommand::Team(arguments) => admin::run_team_command(arguments),
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
@@ -107,6 +115,8 @@ fn main() -> ExitCode {
         CliCommand::Storage(arguments) => admin::run_storage_command(*arguments),
         CliCommand::Volume(arguments) => admin::run_volume_command(*arguments),
         CliCommand::Usage(arguments) => admin::run_usage_command(arguments),
+        CliCommand::Backup(arguments) => backup::run_backup_command(*arguments),
+        CliCommand::Restore(arguments) => backup::run_restore_command(*arguments),
         CliCommand::Config(arguments) => config::main(*arguments, own_matches),
         CliCommand::Doctor(arguments) => doctor::main(&arguments),
         CliCommand::Verify(arguments) => verify::main(&arguments),

@@ -18,7 +18,7 @@ use cloche_engine::{
 };
 use cloche_executor::{Executor, ExecutorConfig, spawner::SpawnerProcess};
 use cloche_gateway::Server;
-use cloche_layers::Layers;
+use cloche_layers::{Layers, LayersConfig};
 use cloche_model::{ByteSize, Language, RunLimits};
 use cloche_store::{KeySource, SqliteStore};
 use tokio::{
@@ -41,6 +41,7 @@ mod heap;
 mod providers;
 mod settings;
 pub(crate) mod tls_reader;
+mod trace_export;
 
 use certificate::ServedCertificate;
 pub(crate) use greeting::start_logs;
@@ -50,7 +51,8 @@ pub(crate) use settings::{
     LayersArguments, LayersFile, SettingsError, absolute_path, layers_config,
     secret_key_from_environment, settings_schema, sidecar_capacity,
 };
-use settings::{RunsOn, SecretKeyArguments, ServeSettings, TlsArguments};
+use settings::{LogArguments, LogFormat, RunsOn, SecretKeyArguments, ServeSettings, TlsArguments};
+use trace_export::TraceExport;
 
 /// The arguments of `cloche serve`. Flags override the environment, which overrides the file.
 #[derive(Args, Default)]
@@ -95,9 +97,8 @@ pub(crate) struct ServeArguments {
     /// Run no code on this host; without sidecars, code execution is turned off.
     #[arg(long)]
     no_local_executor: bool,
-    /// Write logs as JSON.
-    #[arg(long)]
-    json_logs: bool,
+    #[command(flatten)]
+    log: LogArguments,
 }
 
 impl ServeArguments {
@@ -125,6 +126,17 @@ pub(crate) fn main(arguments: ServeArguments) -> ExitCode {
     }
 }
 
+/// Where the server with this file and these flags stores layers, if this is its data directory.
+pub(crate) fn layers_config_of(
+    config: Option<PathBuf>,
+    layers: LayersArguments,
+    data_dir: &Path,
+) -> Result<LayersConfig, SettingsError> {
+    let data_dir = Some(data_dir.to_owned());
+    let arguments = ServeArguments { config, layers, data_dir, ..ServeArguments::default() };
+    Ok(ServeSettings::merge(arguments)?.layers_config())
+}
+
 /// Checks the settings, and starts nothing.
 pub(crate) fn check_settings(arguments: ServeArguments) -> Result<(), Failure> {
     ServeSettings::merge(arguments)?;
@@ -133,7 +145,8 @@ pub(crate) fn check_settings(arguments: ServeArguments) -> Result<(), Failure> {
 
 fn start_server(arguments: ServeArguments) -> Result<(), Failure> {
     let restarted = heap::restart_with_settings();
-    start_logs(arguments.json_logs, "info,rmcp=error");
+    let log = ServeSettings::log_settings(&arguments)?;
+    start_logs(log.format == LogFormat::Json, &log.level);
     if let Err(error) = restarted {
         tracing::warn!(%error, "could not set allocator options; freed memory is returned late");
     }
@@ -174,6 +187,7 @@ async fn serve_requests(
     settings: ServeSettings,
     certificate: Option<ServedCertificate>,
 ) -> Result<(), Failure> {
+    let traces = TraceExport::start()?;
     // The engine moves the heads of threads and the executor mounts their homes, so both use the
     // same layers.
     let layers = Layers::open(settings.layers_config()).await?;
@@ -221,6 +235,9 @@ async fn serve_requests(
     server.run(stop).await?;
     if let Some(executor) = executor {
         executor.stop().await;
+    }
+    if let Some(traces) = traces {
+        traces.finish().await;
     }
     Ok(())
 }

@@ -5,14 +5,15 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use cloche_model::Secret;
 use cloche_mounts::VolumeStore;
 use cloche_store::{Store, StoreError};
 
 use crate::{
-    AgentMetrics, Approvals, Dispatcher, EngineConfig, Executions, Files, Images, LockedDataDir,
-    Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads, UsageAccounts, WebTools,
-    clock, maintenance::Maintenance, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
-    shared_parts::SharedParts,
+    AgentMetrics, Approvals, Backups, Dispatcher, EngineConfig, Executions, Files, Images,
+    LockedDataDir, Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads,
+    UsageAccounts, WebTools, clock, maintenance::Maintenance, memory::MemoryBudgets,
+    outgoing_http::OutgoingHttpError, shared_parts::SharedParts,
 };
 
 /// The error in the record of an execution that a restart has ended.
@@ -33,6 +34,7 @@ struct EngineParts {
     storage: Arc<StorageBudgets>,
     sources: Arc<StorageSources>,
     images: Arc<Images>,
+    backups: Backups,
     responses: Responses,
     web_tools: Arc<WebTools>,
     shared: SharedParts,
@@ -127,6 +129,14 @@ impl Engine {
         &self.parts.tenancy
     }
 
+    /// Replaces the admin token. The old one is refused from now on.
+    ///
+    /// # Errors
+    /// When the store or the bootstrap file cannot be written.
+    pub async fn rotate_admin_token(&self) -> Result<Secret, Refusal> {
+        self.parts.tenancy.rotate_admin_token(self.parts.data_dir.path()).await
+    }
+
     /// The gates in front of agent tools, and the answers of people.
     #[must_use]
     pub fn approvals(&self) -> &Approvals {
@@ -173,6 +183,12 @@ impl Engine {
     #[must_use]
     pub fn images(&self) -> &Images {
         &self.parts.images
+    }
+
+    /// Backups of everything.
+    #[must_use]
+    pub fn backups(&self) -> &Backups {
+        &self.parts.backups
     }
 
     /// Rows of the Agent API.
@@ -223,15 +239,18 @@ impl Engine {
         self.parts.shared.dispatcher.check_ready()
     }
 
-    /// Everything that is counted, in the text format of Prometheus.
-    pub async fn metrics_text(&self) -> String {
+    /// What is counted, in the text format of Prometheus; with or without what names teams.
+    pub async fn metrics_text(&self, with_teams: bool) -> String {
         let EngineParts { shared, approvals, storage, executions, .. } = &*self.parts;
         approvals.show_pending().await;
         storage.show_usage(&shared.metrics.storage).await;
-        shared.usage.show_usage(&shared.metrics.usage).await;
+        if with_teams {
+            shared.usage.show_usage(&shared.metrics.usage).await;
+        }
         shared.metrics.show_memory(&shared.memory);
         shared.admission.show_levels();
-        shared.metrics.encode_text(executions.running_count(), shared.dispatcher.current_load())
+        let load = shared.dispatcher.current_load();
+        shared.metrics.encode_text(executions.running_count(), load, with_teams)
     }
 }
 
@@ -250,7 +269,8 @@ impl EngineParts {
         let storage = Arc::new(StorageBudgets::new(&shared, data_dir.path(), config));
         let dirs = (data_dir.path(), scratch.as_path());
         let images = Arc::new(Images::new(&shared, &storage, config, dirs)?);
-        let threads = Arc::new(Threads::new(&shared, Arc::clone(&storage), config, scratch));
+        let budgets = Arc::clone(&storage);
+        let threads = Arc::new(Threads::new(&shared, budgets, config, scratch.clone()));
         let approvals = Arc::new(Approvals::new(&shared, Arc::clone(&threads), config.gates));
         let web_tools = config.web_tools.clone();
         let web_tools = Arc::new(WebTools::new(&shared, Arc::clone(&approvals), web_tools)?);
@@ -261,7 +281,9 @@ impl EngineParts {
         let volumes = data_dir.path().join("volumes");
         let unusable = |source| EngineOpenError::Directory { path: shown(&volumes), source };
         let volumes = Arc::new(VolumeStore::open(&volumes).map_err(unusable)?);
-        let sources = Arc::new(StorageSources::new(&shared, volumes));
+        let sources = Arc::new(StorageSources::new(&shared, Arc::clone(&volumes)));
+        let kept = (config.homes.layers.clone(), volumes);
+        let backups = Backups::new(&shared, &storage, kept, scratch);
         let with_files = (Arc::clone(&executions), Arc::clone(&sources));
         let files = Files::new(&shared, budgets, homes, with_files, config);
         Ok(Self {
@@ -275,6 +297,7 @@ impl EngineParts {
             storage,
             sources,
             images,
+            backups,
             shared,
             grace: config.grace,
             data_dir,

@@ -3,8 +3,8 @@
 //!
 //! [`Engine`] is a facade over parts with their own state: [`Tenancy`], [`Approvals`],
 //! [`Executions`], [`Threads`], [`Files`], [`StorageBudgets`], [`StorageSources`], [`Images`],
-//! [`WebTools`] and
-//! [`Responses`]. A part gets the
+//! [`Backups`],
+//! [`WebTools`] and [`Responses`]. A part gets the
 //! others that it uses when it is made; no part holds the engine.
 //!
 //! The engine knows no HTTP of its callers, no kernel and no SQL. Requests are in the words of the
@@ -13,6 +13,7 @@
 
 mod admit;
 mod approvals;
+mod backups;
 mod capacity;
 mod clock;
 mod config;
@@ -31,6 +32,7 @@ mod null_dispatcher;
 pub mod outgoing_http;
 mod refusal;
 mod remote;
+mod request_trace;
 mod responses;
 mod secrets;
 mod shared_parts;
@@ -48,6 +50,7 @@ pub use approvals::{
     ApprovalWaitResult, Approvals, Approver, CallPermit, GateDecision, GateRefusal,
     GateRefusalReason, ResponseTools, ToolCall, describe_approval, form_text,
 };
+pub use backups::{BackupReader, BackupSummary, Backups};
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
     ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageTraffic,
@@ -80,7 +83,9 @@ pub use metrics::{AgentMetrics, EngineMetrics};
 pub use null_dispatcher::NullDispatcher;
 pub use refusal::Refusal;
 pub use remote::{RemoteConfig, RemoteConfigError, RemoteDispatcher};
+pub use request_trace::{RequestLine, RequestTrace, TracePhase, enable_trace_export};
 pub use responses::Responses;
+pub use secrets::is_same_secret;
 pub use sources::{
     CheckStep, ConnectionChange, ConnectionCheck, ConnectionDraft, NamedBinding, StorageSources,
     VolumeAccess, VolumeFile, VolumeState,

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use cloche_model::{ExecutionStatus, Language, RunTimings};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
+    encoding::{
+        EncodeLabelSet,
+        text::{encode_eof, encode_registry},
+    },
     metrics::{
         counter::Counter,
         family::Family,
@@ -53,6 +56,8 @@ struct PoolLabels {
 /// The counters of one engine.
 pub struct EngineMetrics {
     registry: Registry,
+    /// What names teams, for operators only.
+    teams: Registry,
     executions: Family<ExecutionLabels, Counter>,
     phases: Family<PhaseLabels, Histogram>,
     running: Gauge,
@@ -73,6 +78,7 @@ impl EngineMetrics {
         let histogram = || Histogram::new(exponential_buckets(0.0001, 2.0, 25));
         let mut metrics = Self {
             registry: Registry::with_prefix("cloche"),
+            teams: Registry::with_prefix("cloche"),
             executions: Family::default(),
             phases: Family::new_with_constructor(histogram),
             running: Gauge::default(),
@@ -113,8 +119,8 @@ impl EngineMetrics {
         );
         self.agents.register(registry);
         self.memory.register(registry);
-        self.storage.register(registry);
-        self.usage.register(registry);
+        self.storage.register(registry, &mut self.teams);
+        self.usage.register(&mut self.teams);
         self.admission.register(registry);
     }
 
@@ -142,9 +148,14 @@ impl EngineMetrics {
         self.memory.set_gauges(memory);
     }
 
-    /// Everything in the text format of Prometheus.
+    /// The metrics in the text format of Prometheus.
     #[must_use]
-    pub(crate) fn encode_text(&self, running: usize, snapshot: DispatcherLoad) -> String {
+    pub(crate) fn encode_text(
+        &self,
+        running: usize,
+        snapshot: DispatcherLoad,
+        with_teams: bool,
+    ) -> String {
         let gauge = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         self.running.set(gauge(running as u64));
         self.cells.set(gauge(snapshot.cells_running));
@@ -158,7 +169,11 @@ impl EngineMetrics {
         }
         let mut text = String::new();
         // Writing to a string cannot fail.
-        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        if with_teams {
+            let _ = encode_registry(&mut text, &self.teams);
+        }
+        let _ = encode_eof(&mut text);
         text
     }
 }

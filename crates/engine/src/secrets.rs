@@ -38,6 +38,12 @@ pub(crate) fn digest_secret(secret: &str) -> String {
     hex::encode(Sha256::digest(secret.as_bytes()))
 }
 
+/// Whether a text is this secret. Digests are compared, so the time says nothing about the secret.
+#[must_use]
+pub fn is_same_secret(known: &Secret, given: &str) -> bool {
+    digest_secret(known.reveal()) == digest_secret(given)
+}
+
 /// The part of a secret that may be shown.
 pub(crate) fn visible_prefix(secret: &Secret) -> String {
     secret.reveal().chars().take(SHOWN).collect()
@@ -55,5 +61,6 @@ mod tests {
         assert_eq!(one.reveal().len(), 46);
         assert_eq!(visible_prefix(&one).len(), 12);
         assert_eq!(digest_secret("abc").len(), 64);
+        assert!(is_same_secret(&one, one.reveal()) && !is_same_secret(&one, two.reveal()));
     }
 }

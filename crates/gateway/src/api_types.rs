@@ -15,12 +15,13 @@ mod threads;
 mod usage;
 
 pub(crate) use admin::{
-    BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
-    CreateCredential, CreateKey, CreateSandbox, CreateTeam, CreateVolume, CreatedKey,
-    CredentialList, CredentialRecord, CredentialTarget, GateRecord, ImageDetail, ImageEvent,
-    ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, PullImage, SandboxList,
-    SandboxRecord, StorageList, TeamList, TeamRecord, UpdateConnection, UpdateCredential,
-    UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam, UpdateVolume, VolumeList, VolumeRecord,
+    BackupRecord, BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord,
+    CreateConnection, CreateCredential, CreateKey, CreateSandbox, CreateTeam, CreateVolume,
+    CreatedKey, CredentialList, CredentialRecord, CredentialTarget, GateRecord, ImageDetail,
+    ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, KeyList, KeyRecord, NewAdminToken,
+    PullImage, SandboxList, SandboxRecord, StorageList, TeamList, TeamRecord, UpdateConnection,
+    UpdateCredential, UpdateDefaults, UpdateKey, UpdateSandbox, UpdateTeam, UpdateVolume,
+    VolumeList, VolumeRecord,
 };
 pub(crate) use approvals::{
     ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,

@@ -4,12 +4,15 @@ use axum::{
     extract::{FromRequestParts, Path},
     http::{header, request::Parts},
 };
-use cloche_engine::{Caller, Engine, Refusal};
+use cloche_engine::{Caller, Engine, Refusal, is_same_secret};
 use cloche_model::{ErrorCode, KeyId, Team};
 use url::form_urlencoded;
 
 use crate::{
-    body::BodyOwner, error::ApiError, router::AppState, transfer_counter::set_transfer_owner,
+    body::BodyOwner,
+    error::ApiError,
+    router::AppState,
+    transfer_counter::{set_admin_owner, set_transfer_owner},
 };
 
 /// A caller with a valid API key.
@@ -24,6 +27,12 @@ pub(crate) struct TeamAuth {
     pub(crate) key: Option<KeyId>,
     /// Everything about the key, unless it is the admin token.
     pub(crate) caller: Option<Caller>,
+}
+
+/// Which metrics a caller may see.
+pub(crate) struct MetricsAuth {
+    /// Whether families that name teams are included.
+    pub(crate) with_teams: bool,
 }
 
 /// The prefix of every admin token.
@@ -52,6 +61,7 @@ impl FromRequestParts<AppState> for AdminAuth {
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         state.engine.tenancy().check_admin_token(bearer_token(parts)?).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
+        set_admin_owner(&parts.extensions);
         Ok(Self)
     }
 }
@@ -70,11 +80,30 @@ impl FromRequestParts<AppState> for TeamAuth {
         }
         state.engine.tenancy().check_admin_token(token).await?;
         parts.extensions.insert(BodyOwner("admin".to_owned()));
+        set_admin_owner(&parts.extensions);
         let query = parts.uri.query().unwrap_or_default();
         let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "team");
         let team = named.map_or(DEFAULT_TEAM.into(), |(_, value)| value);
         let team = state.engine.tenancy().find_team(&team).await?;
         Ok(Self { team, key: None, caller: None })
+    }
+}
+
+impl FromRequestParts<AppState> for MetricsAuth {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let access = &state.config.metrics;
+        if !parts.headers.contains_key(header::AUTHORIZATION) && access.is_open {
+            return Ok(Self { with_teams: false });
+        }
+        let token = bearer_token(parts)?;
+        let is_known = access.token.as_ref().is_some_and(|known| is_same_secret(known, token));
+        if !is_known {
+            state.engine.tenancy().check_admin_token(token).await?;
+        }
+        set_admin_owner(&parts.extensions);
+        Ok(Self { with_teams: true })
     }
 }
 

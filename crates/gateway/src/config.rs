@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cloche_model::ByteSize;
+use cloche_model::{ByteSize, Secret};
 
 use crate::TlsIdentity;
 
@@ -35,6 +35,23 @@ pub struct GatewayConfig {
     pub tls: Option<Arc<TlsIdentity>>,
     /// Settings of the MCP server.
     pub mcp: McpConfig,
+    /// Who may read the metrics.
+    pub metrics: MetricsAccess,
+}
+
+/// Who may read the metrics. The admin token always may.
+#[derive(Clone, Debug)]
+pub struct MetricsAccess {
+    /// Whether the metrics without teams need no token.
+    pub is_open: bool,
+    /// A token for all metrics, besides the admin token.
+    pub token: Option<Secret>,
+}
+
+impl Default for MetricsAccess {
+    fn default() -> Self {
+        Self { is_open: true, token: None }
+    }
 }
 
 /// Settings of the MCP server.
@@ -88,6 +105,7 @@ impl Default for GatewayConfig {
             linger: Duration::from_secs(2),
             tls: None,
             mcp: McpConfig::default(),
+            metrics: MetricsAccess::default(),
         }
     }
 }

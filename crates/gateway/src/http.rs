@@ -1,7 +1,9 @@
 //! The HTTP handlers, one file for each resource. A handler converts a request, calls the engine,
 //! and converts the result. It makes no decisions.
 
+pub(crate) mod admin_token;
 pub(crate) mod approvals;
+pub(crate) mod backups;
 pub(crate) mod credentials;
 pub(crate) mod docs;
 pub(crate) mod execute;

@@ -30,7 +30,7 @@ mod tls;
 mod transfer_counter;
 
 pub use accept_loop::serve_api;
-pub use config::{GatewayConfig, McpConfig};
+pub use config::{GatewayConfig, McpConfig, MetricsAccess};
 pub use mcp::{McpError, serve_mcp};
 pub use router::{build_router, describe_api};
 pub use server::{Server, ServerOpenError, ServerOptions};

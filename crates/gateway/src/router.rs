@@ -26,9 +26,9 @@ use crate::{
     GatewayConfig,
     error::ApiError,
     http::{
-        approvals, credentials, docs, execute, execution_files, executions, files, gates, health,
-        images, keys, responses, sandboxes, signed_files, storage, teams, thread_archive, threads,
-        usage, volumes,
+        admin_token, approvals, backups, credentials, docs, execute, execution_files, executions,
+        files, gates, health, images, keys, responses, sandboxes, signed_files, storage, teams,
+        thread_archive, threads, usage, volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,
@@ -71,7 +71,7 @@ impl FromRef<AppState> for MemoryPool {
         (name = "usage", description = "What a team used, and its monthly allowance"),
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
-        (name = "admin", description = "Teams, sandboxes, images, keys, credentials and gates"),
+        (name = "admin", description = "Teams, sandboxes, images, keys, credentials, gates and backups"),
         (name = "health", description = "Health and metrics for operators")
     ),
     // Listed here, because its path is a wildcard for the router.
@@ -137,6 +137,7 @@ fn api_routes() -> OpenApiRouter<AppState> {
         ))
         .merge(image_routes())
         .merge(storage_routes())
+        .merge(operator_routes())
         .routes(routes!(keys::list_keys, keys::create_key))
         .routes(routes!(keys::get_key, keys::update_key, keys::revoke_key))
         .merge(credential_routes())
@@ -194,6 +195,17 @@ fn storage_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(storage::unbind_storage))
         .routes(routes!(volumes::list_volumes, volumes::create_volume))
         .routes(routes!(volumes::get_volume, volumes::update_volume, volumes::remove_volume))
+}
+
+/// What operators do with the whole server.
+fn operator_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(admin_token::rotate_admin_token))
+        .routes(routes!(backups::begin_backup))
+        .routes(routes!(backups::end_backup))
+        .routes(routes!(backups::read_backup_database))
+        .routes(routes!(backups::read_backup_layer))
+        .routes(routes!(backups::read_backup_volume))
 }
 
 /// The OpenAPI description of the API.

@@ -1,8 +1,8 @@
 //! Runs in: server (no capabilities).
 //!
-//! Counts the bytes of the bodies of each request and its response, for the team and key that the
-//! request is authenticated as. Everything that a key sends and
-//! gets is counted; this file does not know about executions or files.
+//! Around each request: counts the bytes of its body and of its response for the team and key that
+//! it is authenticated as, and writes its line when the response has been sent. This file does not
+//! know about executions or files.
 
 use std::{
     pin::Pin,
@@ -15,14 +15,15 @@ use std::{
 
 use axum::{
     body::{Body, Bytes},
-    extract::{Request, State},
-    http::Extensions,
+    extract::{MatchedPath, Request, State},
+    http::{Extensions, HeaderMap, Method},
     middleware::Next,
     response::Response,
 };
-use cloche_engine::UsageAccounts;
+use cloche_engine::{RequestLine, RequestTrace, UsageAccounts};
 use cloche_model::{KeyId, TeamId};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use opentelemetry::propagation::Extractor;
 
 /// How many bytes of a long body are counted at once.
 const STEP: u64 = 1 << 20;
@@ -37,6 +38,44 @@ struct CounterState {
     owner: OnceLock<(TeamId, Option<KeyId>)>,
     received: AtomicU64,
     sent: AtomicU64,
+    trace: RequestTrace,
+}
+
+/// Routes of probes, which are not worth a line.
+const PROBES: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+
+/// Ends the trace of a request when it is dropped: after the last byte of the response, or when the
+/// client has left.
+struct RequestEnd {
+    trace: RequestTrace,
+    method: Method,
+    route: Option<MatchedPath>,
+    status: Option<u16>,
+}
+
+impl Drop for RequestEnd {
+    fn drop(&mut self) {
+        let route = self.route.as_ref().map_or("none", MatchedPath::as_str);
+        self.trace.finish_request(&RequestLine {
+            method: self.method.as_str(),
+            route,
+            status: self.status,
+            is_probe: PROBES.contains(&route),
+        });
+    }
+}
+
+/// The headers that name the trace of the caller.
+struct TraceHeaders<'a>(&'a HeaderMap);
+
+impl Extractor for TraceHeaders<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(|name| name.as_str()).collect()
+    }
 }
 
 impl CounterState {
@@ -62,6 +101,14 @@ pub(crate) fn set_transfer_owner(extensions: &Extensions, team: &TeamId, key: Op
     if let Some(TransferCounter(state)) = extensions.get() {
         // A request has one caller; a second name would be the same.
         let _ = state.owner.set((team.clone(), key.cloned()));
+        state.trace.set_caller(Some(team), key);
+    }
+}
+
+/// Says that this request came with the admin token.
+pub(crate) fn set_admin_owner(extensions: &Extensions) {
+    if let Some(TransferCounter(state)) = extensions.get() {
+        state.trace.set_caller(None, None);
     }
 }
 
@@ -71,24 +118,38 @@ pub(crate) async fn count_transfers(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let trace = RequestTrace::begin(&TraceHeaders(request.headers()));
+    let mut end = RequestEnd {
+        trace: trace.clone(),
+        method: request.method().clone(),
+        route: request.extensions().get().cloned(),
+        status: None,
+    };
     let counter = TransferCounter(Arc::new(CounterState {
         usage,
         owner: OnceLock::new(),
         received: AtomicU64::new(0),
         sent: AtomicU64::new(0),
+        trace: trace.clone(),
     }));
     request.extensions_mut().insert(counter.clone());
     let incoming = counter.clone();
-    let request = request.map(|body| count_body(body, incoming, BodyDirection::Received));
-    let response = next.run(request).await;
-    response.map(|body| count_body(body, counter, BodyDirection::Sent))
+    let request = request.map(|body| count_body(body, incoming, BodyDirection::Received, None));
+    let response = trace.serve(next.run(request)).await;
+    end.status = Some(response.status().as_u16());
+    response.map(|body| count_body(body, counter, BodyDirection::Sent, Some(end)))
 }
 
-fn count_body(body: Body, counter: TransferCounter, direction: BodyDirection) -> Body {
+fn count_body(
+    body: Body,
+    counter: TransferCounter,
+    direction: BodyDirection,
+    end: Option<RequestEnd>,
+) -> Body {
     if body.is_end_stream() {
         return body;
     }
-    Body::new(CountedBody { body, counter, direction })
+    Body::new(CountedBody { body, counter, direction, _end: end })
 }
 
 #[derive(Clone, Copy)]
@@ -102,6 +163,7 @@ struct CountedBody {
     body: Body,
     counter: TransferCounter,
     direction: BodyDirection,
+    _end: Option<RequestEnd>,
 }
 
 impl HttpBody for CountedBody {

@@ -277,9 +277,14 @@ fn make_temporary_directory(path: &Path, oldest: Duration) -> std::io::Result<()
     Ok(())
 }
 
-fn open_bucket(config: &S3Config) -> Result<impl ObjectStore, LayerError> {
-    // The client uses the process's default cryptography provider and panics without one.
+/// Installs the cryptography provider of this process. The client of buckets uses it, and panics
+/// without one.
+pub fn install_crypto_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+fn open_bucket(config: &S3Config) -> Result<impl ObjectStore, LayerError> {
+    install_crypto_provider();
     let secret = |name: &String| {
         std::env::var(name).map_err(|_| LayerError::Config(format!("{name} is not set")))
     };

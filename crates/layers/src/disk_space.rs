@@ -64,7 +64,8 @@ impl Layers {
             // record that needs the layer is committed, so either the pin or the record is visible
             // here.
             let _alone = self.0.gate.write().await;
-            if self.0.pins.lock().contains_key(digest) || needed.await? {
+            let is_held = self.holds_deletions() || self.0.pins.lock().contains_key(digest);
+            if is_held || needed.await? {
                 return Ok(false);
             }
             self.0.blobs.delete_blob(digest).await?;

@@ -5,7 +5,10 @@ use std::{
     io::Read,
     os::fd::OwnedFd,
     path::Path,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
     time::Instant,
 };
 
@@ -45,6 +48,8 @@ pub(crate) struct LayersInner {
     pub(crate) keeps_output: AtomicBool,
     /// Locked shared while a blob is published, and exclusively while one is deleted.
     pub(crate) gate: tokio::sync::RwLock<()>,
+    /// How many wish that nothing is deleted. Deletions read it while they hold `gate`.
+    pub(crate) holds: AtomicUsize,
     /// The name of the store, once it was read.
     pub(crate) store_id: tokio::sync::OnceCell<LayerStoreId>,
     /// The lock of the one process that removes layers from a shared directory.
@@ -113,6 +118,7 @@ impl Layers {
                 pins: Mutex::default(),
                 keeps_output: AtomicBool::new(true),
                 gate: tokio::sync::RwLock::default(),
+                holds: AtomicUsize::new(0),
                 store_id: tokio::sync::OnceCell::new(),
                 claim: Mutex::default(),
             })

@@ -2,6 +2,7 @@
 //! compares and squashes them.
 
 mod archive;
+mod backup;
 mod beneath;
 mod blob_store;
 mod checked_blob;
@@ -30,7 +31,9 @@ mod unpack;
 mod unpacked_stack;
 
 pub use archive::foreign::{ConversionNotes, visit_archive};
+pub use backup::DeletionHold;
 pub use beneath::open_directory as directory_beneath;
+pub use blob_store::install_crypto_provider;
 pub use config::{LayersConfig, S3Config, StoreConfig};
 pub use content::OpenFile;
 pub use entry::{ContentHash, EntryKind, Extent, LayerEntry, Mtime, Xattr};

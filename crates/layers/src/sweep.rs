@@ -49,7 +49,7 @@ impl Layers {
                 // Nothing is published while this lock is held, so an old and unpinned layer stays
                 // so.
                 let _alone = self.0.gate.write().await;
-                let pinned = self.is_pinned(&digest, grace);
+                let pinned = self.is_pinned(&digest, grace) || self.holds_deletions();
                 if pinned || !self.0.blobs.blob_meta(&digest).await?.as_ref().is_some_and(old) {
                     swept.kept += 1;
                     continue;

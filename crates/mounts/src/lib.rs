@@ -24,4 +24,6 @@ pub use protocol::{
     receive_mount_packet, send_mount_packet,
 };
 pub use server::{MountServerInput, run_mount_server};
-pub use volume::{VolumeEntry, VolumeFiles, VolumeFull, VolumeStore, VolumeUsage};
+pub use volume::{
+    VolumeArchiveReport, VolumeEntry, VolumeFiles, VolumeFull, VolumeStore, VolumeUsage,
+};

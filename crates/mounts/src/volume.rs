@@ -3,9 +3,11 @@
 
 mod beneath;
 mod ledger;
+mod volume_archive;
 mod volume_store;
 
 pub(crate) use beneath::{Beneath, open_beneath};
 pub use ledger::{VolumeFull, VolumeUsage};
 pub(crate) use ledger::{VolumeLedger, VolumeQuota, to_errno};
+pub use volume_archive::VolumeArchiveReport;
 pub use volume_store::{VolumeEntry, VolumeFiles, VolumeStore};

@@ -5,6 +5,7 @@
 //! knows no policy: it does not enforce plans, hash secrets, send webhooks or read the clock.
 //! Secrets in rows are sealed, see [`KeySource`].
 
+mod backup;
 mod credentials;
 mod filter;
 mod gates;
@@ -27,6 +28,7 @@ use cloche_model::{
     HeldCredential, HomeState, KeyId, Moment, Sandbox, SandboxId, Secret, Team, TeamId, TraceId,
 };
 
+pub use backup::{BackupStore, DatabaseContents};
 pub use credentials::CredentialStore;
 pub use filter::{ExecutionCursor, ExecutionFilter};
 pub use gates::{
@@ -38,7 +40,7 @@ pub use responses::{ResponseRow, ResponseStore};
 pub use revision::{Revisioned, UpdateOutcome};
 pub use sealing::{KeyError, KeySource};
 pub use sources::{SourceRemoval, SourceStore, StorageTraffic};
-pub use sqlite::SqliteStore;
+pub use sqlite::{SqliteStore, check_database};
 pub use storage::{HistoryPruneOutcome, HistoryRule, PrunedRows, StorageAccounting, StorageUsage};
 pub use threads::{
     DELETED_KEPT, HeadMoveOutcome, LayerAppend, LayerSquash, ThreadCreation, ThreadFork, ThreadKey,
@@ -67,6 +69,18 @@ pub enum StoreError {
     /// The migrations failed.
     #[error("the database could not be migrated")]
     Migration(#[source] sqlx::migrate::MigrateError),
+    /// A newer version wrote the database. Nothing was changed.
+    #[error(
+        "the database was written by a newer version of cloche: its schema is {found}, and this \
+         version knows schemas up to {known}; start the newer version, or restore a backup from \
+         before the upgrade"
+    )]
+    Newer {
+        /// The schema of the database.
+        found: i64,
+        /// The newest schema that this version knows.
+        known: i64,
+    },
     /// The disk is full. Nothing of the write is kept.
     #[error("the disk is full")]
     Full,
@@ -338,6 +352,7 @@ pub trait Store:
     + SourceStore
     + ToolCallStore
     + CredentialStore
+    + BackupStore
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

@@ -167,6 +167,14 @@ impl SecretSealer {
 }
 
 impl KeySource {
+    /// Checks that this is the key with this id, which sealed the secrets of a database.
+    ///
+    /// # Errors
+    /// If it is missing, unreadable or another key.
+    pub fn check_key(&self, id: &str) -> Result<(), KeyError> {
+        self.load_sealer(Some(id)).map(drop)
+    }
+
     /// Loads the key. `known` is the id of the key that sealed the existing values, if there are
     /// any.
     pub(crate) fn load_sealer(&self, known: Option<&str>) -> Result<SecretSealer, KeyError> {

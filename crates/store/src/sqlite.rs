@@ -4,6 +4,7 @@
 //! `synchronous=NORMAL`: a killed process loses nothing that was acknowledged. `synchronous=FULL`
 //! for everything that moves the head of a thread, so that a power cut does not lose it either.
 
+mod backup;
 mod credentials;
 mod gates;
 mod heads;
@@ -24,15 +25,21 @@ mod updates;
 mod usage;
 mod writer;
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use sqlx::{
-    ConnectOptions, SqlitePool,
+    ConnectOptions, SqliteConnection, SqlitePool,
+    migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
 use crate::{KeySource, Result, Store, StoreError, sealing::SecretSealer};
+pub use backup::check_database;
 use writer::GroupCommitWriter;
 
 /// The number of read connections. Each has a thread and a small cache.
@@ -77,7 +84,7 @@ impl SqliteStore {
             .pragma("temp_store", "memory")
             .disable_statement_logging();
         let mut connection = options.connect().await?;
-        migrations::list_migrations().run(&mut connection).await.map_err(StoreError::Migration)?;
+        migrate_forward(&mut connection).await?;
         let sealer = sealed::unlock_sealer(&mut connection, key).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
@@ -86,6 +93,27 @@ impl SqliteStore {
             .await?;
         tokio::spawn(run_checkpoints(readers.clone()));
         Ok(Self { readers, writer: GroupCommitWriter::start(connection), sealer: Arc::new(sealer) })
+    }
+}
+
+/// The migrations that this version knows.
+static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(migrations::list_migrations);
+
+/// The number of the newest migration that this version knows.
+fn newest_schema() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
+/// Runs the migrations that the database does not have yet. A database of a newer version is
+/// refused before anything in it changes.
+async fn migrate_forward(connection: &mut SqliteConnection) -> Result<()> {
+    match MIGRATIONS.run(&mut *connection).await {
+        Ok(()) => Ok(()),
+        Err(MigrateError::VersionMissing(version)) if version > newest_schema() => {
+            let found = backup::read_schema(connection).await?;
+            Err(StoreError::Newer { found, known: newest_schema() })
+        }
+        Err(error) => Err(StoreError::Migration(error)),
     }
 }
 

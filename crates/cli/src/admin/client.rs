@@ -32,7 +32,7 @@ const ANSWER: usize = 64 << 20;
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AdminError {
+pub(crate) enum AdminError {
     #[error(
         "{} does not exist: start a server with this data directory, name another with --data-dir, \
          or give --url and {TOKEN}",
@@ -99,7 +99,7 @@ pub(super) enum ApiRoot {
 }
 
 /// A server, and a token for it.
-pub(super) struct AdminClient {
+pub(crate) struct AdminClient {
     url: Url,
     token: Secret,
     root: ApiRoot,
@@ -285,16 +285,47 @@ impl AdminClient {
     }
 
     fn build_request(&self, method: Method, path: &str) -> Result<RequestBuilder, AdminError> {
+        Ok(self.request_with(&self.build_client()?, method, path))
+    }
+
+    /// A client for several requests of one runtime.
+    pub(crate) fn build_client(&self) -> Result<reqwest::Client, AdminError> {
+        let builder = outgoing_http::client_builder_trusting(self.extra_ca.as_deref())?;
+        Ok(builder.http1_only().build().map_err(OutgoingHttpError::from)?)
+    }
+
+    fn request_with(&self, client: &reqwest::Client, method: Method, path: &str) -> RequestBuilder {
         let base = self.url.as_str().trim_end_matches('/');
         let root = match self.root {
             ApiRoot::Admin => "/v1/admin",
             ApiRoot::Public => "/v1",
         };
-        let builder = outgoing_http::client_builder_trusting(self.extra_ca.as_deref())?;
-        let client = builder.http1_only().build();
-        let client = client.map_err(OutgoingHttpError::from)?;
         let request = client.request(method, format!("{base}{root}/{path}"));
-        Ok(request.bearer_auth(self.token.reveal()))
+        request.bearer_auth(self.token.reveal())
+    }
+
+    /// Sends a request, however long the answer takes, and returns the answer before its body. A
+    /// refusal is an error.
+    pub(crate) async fn open_answer(
+        &self,
+        client: &reqwest::Client,
+        method: Method,
+        path: &str,
+    ) -> Result<Response, AdminError> {
+        let answer = self.send_request(self.request_with(client, method, path)).await?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        match self.read_answer(answer).await {
+            Err(error) => Err(error),
+            Ok(_) => Err(AdminError::Foreign { url: self.url.to_string(), status }),
+        }
+    }
+
+    /// Reads the record of an answer.
+    pub(crate) async fn read_record(&self, answer: Response) -> Result<Value, AdminError> {
+        self.read_answer(answer).await
     }
 
     async fn send_request(&self, request: RequestBuilder) -> Result<Response, AdminError> {

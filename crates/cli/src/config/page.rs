@@ -5,7 +5,8 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use super::reference::{
-    ArgumentEntry, SECRET_VARIABLES, SettingDefault, SettingEntry, argument_entries, section_of,
+    ArgumentEntry, SECRET_VARIABLES, STANDARD_VARIABLES, SettingDefault, SettingEntry,
+    argument_entries, executor_entries, section_of,
 };
 
 /// The text before the tables of the reference.
@@ -55,6 +56,15 @@ pub(super) fn reference_page(entries: &[SettingEntry]) -> String {
     for argument in argument_entries().iter().filter(|argument| !in_file(argument)) {
         let (flag, variable) = markdown_argument(Some(argument));
         let _ = writeln!(page, "| {flag} | {variable} | {}. |", argument.meaning);
+    }
+    page.push_str("\n## `cloche executor`\n\nA sidecar has no file.\n\n| flag | variable | meaning |\n|---|---|---|\n");
+    for argument in executor_entries() {
+        let (flag, variable) = markdown_argument(Some(&argument));
+        let _ = writeln!(page, "| {flag} | {variable} | {}. |", argument.meaning);
+    }
+    page.push_str("\n## Standard variables\n\n| variable | meaning |\n|---|---|\n");
+    for (variable, meaning) in STANDARD_VARIABLES {
+        let _ = writeln!(page, "| `{variable}` | {meaning} |");
     }
     page.push_str("\n## Secrets\n\nThese variables have neither a key nor a flag, because files and lists of processes are read by\nothers.\n\n| variable | meaning |\n|---|---|\n");
     for (variable, meaning) in SECRET_VARIABLES {

@@ -4,7 +4,10 @@
 use clap::{Args, Command};
 use serde_json::Value;
 
-use crate::serve::{ServeArguments, settings_schema};
+use crate::{
+    executor::ExecutorArguments,
+    serve::{ServeArguments, settings_schema},
+};
 
 /// One setting of the file.
 #[derive(Clone, Debug)]
@@ -48,6 +51,24 @@ pub(super) const SECRET_VARIABLES: [(&str, &str); 2] = [
     ("SANDBOX_EXECUTOR_API_KEY", "The key of the sidecars that run the code."),
 ];
 
+/// Variables of others that the server understands.
+pub(super) const STANDARD_VARIABLES: [(&str, &str); 11] = [
+    ("RUST_LOG", "What is logged; overrides `log.level`."),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "The collector of traces; without it none are exported."),
+    ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "The same, with the whole path."),
+    ("OTEL_EXPORTER_OTLP_HEADERS", "Headers for the collector, such as a token."),
+    ("OTEL_EXPORTER_OTLP_TIMEOUT", "Milliseconds for one export; 10000 by default."),
+    ("OTEL_EXPORTER_OTLP_CERTIFICATE", "A PEM file with authorities for the collector."),
+    ("OTEL_EXPORTER_OTLP_PROTOCOL", "`http/protobuf`, the only one."),
+    ("OTEL_SERVICE_NAME", "The name of the server in traces; `cloche` by default."),
+    ("OTEL_RESOURCE_ATTRIBUTES", "Further attributes of the server in traces."),
+    ("OTEL_TRACES_SAMPLER", "Which traces are kept; all by default, or as the caller says."),
+    ("OTEL_SDK_DISABLED", "`true` turns the export off."),
+];
+
+/// Standard variables whose values may be secrets.
+pub(super) const SECRET_STANDARD_VARIABLE: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+
 /// Every setting, sections in alphabetical order after the keys without a section.
 pub(super) fn setting_entries() -> Vec<SettingEntry> {
     let arguments = argument_entries();
@@ -64,7 +85,15 @@ pub(super) fn section_of(key: &str) -> &str {
 
 /// Every argument of `cloche serve`.
 pub(super) fn argument_entries() -> Vec<ArgumentEntry> {
-    let command = ServeArguments::augment_args(Command::new("serve"));
+    command_entries(&ServeArguments::augment_args(Command::new("serve")))
+}
+
+/// Every argument of `cloche executor`, which has no file.
+pub(super) fn executor_entries() -> Vec<ArgumentEntry> {
+    command_entries(&ExecutorArguments::augment_args(Command::new("executor")))
+}
+
+fn command_entries(command: &Command) -> Vec<ArgumentEntry> {
     let entry = |argument: &clap::Arg| {
         Some(ArgumentEntry {
             id: argument.get_id().to_string(),

@@ -6,7 +6,9 @@ use clap::{ArgMatches, parser::ValueSource};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::reference::{SECRET_VARIABLES, SettingDefault, SettingEntry};
+use super::reference::{
+    SECRET_STANDARD_VARIABLE, SECRET_VARIABLES, STANDARD_VARIABLES, SettingDefault, SettingEntry,
+};
 use crate::serve::Failure;
 
 /// What stands in place of a secret.
@@ -52,13 +54,21 @@ pub(super) fn effective_settings(
             });
         }
     }
-    for (variable, _) in SECRET_VARIABLES {
-        if std::env::var_os(variable).is_some_and(|value| !value.is_empty()) {
-            let (key, value) = (variable.to_owned(), Value::String(STARS.to_owned()));
-            shown.push(EffectiveSetting { key, value, origin: variable.to_owned() });
-        }
-    }
+    collect_variables(|name| std::env::var(name).ok(), &mut shown);
     Ok(shown)
+}
+
+/// Adds the variables that have no key: secrets as stars, standard ones as they are.
+fn collect_variables(variable: impl Fn(&str) -> Option<String>, shown: &mut Vec<EffectiveSetting>) {
+    let secret = SECRET_VARIABLES.iter().map(|(name, _)| (*name, true));
+    let standard = STANDARD_VARIABLES.iter();
+    let standard = standard.map(|(name, _)| (*name, *name == SECRET_STANDARD_VARIABLE));
+    for (name, is_secret) in secret.chain(standard) {
+        let Some(text) = variable(name).filter(|text| !text.is_empty()) else { continue };
+        let text = if is_secret { STARS.to_owned() } else { without_password(&text) };
+        let (key, origin) = (name.to_owned(), name.to_owned());
+        shown.push(EffectiveSetting { key, value: Value::String(text), origin });
+    }
 }
 
 fn from_argument(entry: &SettingEntry, matches: &ArgMatches) -> Option<EffectiveSetting> {
@@ -153,6 +163,20 @@ mod tests {
     fn row(rows: &[(String, String, String)], key: &str) -> (String, String) {
         let found = rows.iter().find(|row| row.0 == key);
         found.map(|row| (row.1.clone(), row.2.clone())).unwrap_or_default()
+    }
+
+    #[test]
+    fn variables_without_a_key_are_shown_and_secrets_are_stars() {
+        let mut shown = Vec::new();
+        let variable = |name: &str| match name {
+            "CLOCHE_SECRET_KEY" | "OTEL_EXPORTER_OTLP_HEADERS" => Some("hidden".to_owned()),
+            "OTEL_EXPORTER_OTLP_ENDPOINT" => Some("http://u:hidden@127.0.0.1:4318".to_owned()),
+            _ => None,
+        };
+        collect_variables(variable, &mut shown);
+        assert_eq!(shown.len(), 3, "{shown:?}");
+        assert!(!format!("{shown:?}").contains("hidden"), "{shown:?}");
+        assert!(to_table(&shown).contains("http://u:********@127.0.0.1:4318"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use cloche_jail::speculation::{KINDS, can_disable};
 pub(super) fn how_to_get(wall: &str) -> String {
     match wall {
         "namespace:user" => user_namespace_advice(),
+        "ground" | "root" | "server:root" if is_restricted_by_apparmor() => APPARMOR_ADVICE.into(),
         "host-uid" => "run as root; as an ordinary user all sandboxes share your user id".into(),
         "landlock" | "server:landlock" => landlock_advice(),
         "server:root" => "run as root, or user namespaces in which mounts are allowed; see \
@@ -48,14 +49,27 @@ fn user_namespace_advice() -> String {
     if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
         return "`sysctl kernel.unprivileged_userns_clone=1`, or run as root".into();
     }
-    if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
-        return "`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or an AppArmor profile \
-            for cloche that says `userns,`"
-            .into();
+    if is(APPARMOR_SETTING, "1") {
+        return APPARMOR_ADVICE.into();
     }
     "a kernel with CONFIG_USER_NS; start a container with \
         `--security-opt seccomp=unconfined`"
         .into()
+}
+
+/// Ubuntu's restriction. An ordinary user gets a user namespace, but no capability in it: the first
+/// mount fails, not the namespace.
+const APPARMOR_SETTING: &str = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns";
+const APPARMOR_ADVICE: &str = "AppArmor restricts user namespaces of ordinary users: run as root, \
+    or `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or load an AppArmor profile for \
+    cloche that says `userns,` (docs/OPERATIONS.md)";
+
+fn is_restricted_by_apparmor() -> bool {
+    restricts_user(read_setting(APPARMOR_SETTING).as_deref(), rustix::process::geteuid().is_root())
+}
+
+fn restricts_user(setting: Option<&str>, is_root: bool) -> bool {
+    setting.is_some_and(|value| value != "0") && !is_root
 }
 
 fn other_namespace_advice(wall: &str) -> String {
@@ -122,6 +136,9 @@ pub(super) fn host_notes() -> Vec<String> {
              runs for them"
         ));
     }
+    if is_restricted_by_apparmor() {
+        notes.push(APPARMOR_ADVICE.to_owned());
+    }
     let version = if std::path::Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
         "control groups are v2"
     } else {
@@ -130,4 +147,17 @@ pub(super) fn host_notes() -> Vec<String> {
     notes.push(version.to_owned());
     notes.push(speculation_note(KINDS.map(|(kind, _)| can_disable(kind))));
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ubuntu_restricts_ordinary_users_only() {
+        assert!(restricts_user(Some("1"), false));
+        for (setting, is_root) in [(Some("1"), true), (Some("0"), false), (None, false)] {
+            assert!(!restricts_user(setting, is_root), "{setting:?} {is_root}");
+        }
+    }
 }

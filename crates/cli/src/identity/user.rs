@@ -72,6 +72,14 @@ impl ServerUser {
         choose_among(&accounts, asked, rustix::process::geteuid().as_raw())
     }
 
+    /// The ids to which files are given, if this process may give them away.
+    pub(crate) fn owner(&self) -> Option<(u32, u32)> {
+        match self {
+            Self::Become { uid, gid, .. } => Some((*uid, *gid)),
+            Self::Keep { .. } => None,
+        }
+    }
+
     /// The id of the server's user.
     pub(crate) fn uid(&self) -> u32 {
         match self {

@@ -27,14 +27,17 @@ use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private, make_
 use super::{
     ServeArguments,
     providers::{AgentFile, AgentSettingsError},
+    trace_export::collector_ca,
 };
 
 mod capacity;
 mod connections;
 mod gates;
 mod layers;
+mod log;
 mod mcp;
 mod memory;
+mod metrics;
 mod plans;
 mod pool;
 mod remote;
@@ -50,8 +53,11 @@ pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
 use gates::{GateFile, gate_config};
 pub(crate) use layers::{LayersArguments, LayersFile, layers_config};
+pub(super) use log::{LogArguments, LogFormat, LogSettings};
+use log::{LogFile, log_settings};
 use mcp::McpFile;
 use memory::MemoryFile;
+use metrics::MetricsFile;
 use plans::PlansFile;
 use pool::{PoolFile, pool_settings};
 pub(super) use remote::RunsOn;
@@ -100,6 +106,12 @@ pub(crate) enum SettingsError {
     Attempts(usize),
     #[error("webhook in the configuration: set attempts or schedule_seconds, not both")]
     TwoSchedules,
+    #[error(
+        "log.level: {0:?} is not a level such as info, or a list such as warn,cloche::requests=info"
+    )]
+    LogLevel(String),
+    #[error("metrics.token_env in the configuration: {0} is not set")]
+    MetricsToken(String),
     #[error("capacity.{0} in the configuration: {1} is out of range")]
     Capacity(&'static str, f64),
 }
@@ -159,6 +171,10 @@ struct SettingsFile {
     memory: MemoryFile,
     /// Limits and timeouts of connections.
     connections: ConnectionsFile,
+    /// What is logged, and how.
+    log: LogFile,
+    /// Who may read the metrics.
+    metrics: MetricsFile,
     /// What programs with a network can reach.
     network: EgressSettings,
 }
@@ -185,9 +201,14 @@ pub(crate) struct ServeSettings {
 }
 
 impl ServeSettings {
+    /// The settings of logs alone: they are needed before the others are checked, which may log.
+    pub(super) fn log_settings(arguments: &ServeArguments) -> Result<LogSettings, SettingsError> {
+        log_settings(&arguments.log, &read_settings_file(arguments.file())?.log)
+    }
+
     pub(super) fn merge(arguments: ServeArguments) -> Result<Self, SettingsError> {
-        let mut file =
-            arguments.config.as_deref().map(read_settings_file).transpose()?.unwrap_or_default();
+        let mut file = read_settings_file(arguments.file())?;
+        log_settings(&arguments.log, &file.log)?;
         file.grace_seconds = arguments.grace.or(file.grace_seconds);
         file.webhook.allow.extend(arguments.webhook_allow);
         file.webhook.extra_ca = arguments.webhook_ca.or(file.webhook.extra_ca);
@@ -239,7 +260,7 @@ impl ServeSettings {
     pub(super) fn server_needs(&self) -> ServerNeeds {
         ServerNeeds {
             data_dir: Some(self.data_dir.clone()),
-            reads: self.engine.webhook.extra_ca.iter().cloned().collect(),
+            reads: self.engine.webhook.extra_ca.iter().cloned().chain(collector_ca()).collect(),
             writes: self.layers.shared_dir().into_iter().map(Path::to_owned).collect(),
             runs_cells: matches!(self.runs_on, RunsOn::ThisHost),
         }
@@ -317,7 +338,9 @@ pub(crate) fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
-fn read_settings_file(path: &Path) -> Result<SettingsFile, SettingsError> {
+/// Reads the file; without one every setting has its default.
+fn read_settings_file(path: Option<&Path>) -> Result<SettingsFile, SettingsError> {
+    let Some(path) = path else { return Ok(SettingsFile::default()) };
     let text = fs::read_to_string(path)
         .map_err(|source| SettingsError::Read { path: path.to_owned(), source })?;
     toml::from_str(&text)
@@ -335,7 +358,8 @@ fn parse_size(
 fn gateway_config(file: &SettingsFile) -> Result<GatewayConfig, SettingsError> {
     let gateway = GatewayConfig { mcp: file.mcp.to_config()?, ..GatewayConfig::default() };
     let gateway = file.connections.apply(gateway)?;
-    Ok(GatewayConfig { body: file.memory.largest_body(gateway.body)?, ..gateway })
+    let metrics = file.metrics.to_access(|name| std::env::var(name).ok())?;
+    Ok(GatewayConfig { body: file.memory.largest_body(gateway.body)?, metrics, ..gateway })
 }
 
 fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {

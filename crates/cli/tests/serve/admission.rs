@@ -52,7 +52,7 @@ async fn started(host: &Host, key: &str, body: &Value) -> String {
 }
 
 async fn metrics(host: &Host) -> String {
-    host.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap()
+    host.metrics().await
 }
 
 /// The value of a metric with these labels.

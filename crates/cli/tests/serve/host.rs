@@ -42,12 +42,20 @@ impl Host {
 
     /// A server with further arguments.
     pub(crate) async fn start_with(arguments: &[&str]) -> Option<Self> {
+        Self::start_with_env(arguments, &[]).await
+    }
+
+    /// A server with further arguments and environment variables.
+    pub(crate) async fn start_with_env(
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Option<Self> {
         if !can_sandbox() {
             return None;
         }
         let directory = Arc::new(TempDir::new().unwrap());
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Some(Self::start_in(directory, arguments, &[]).await)
+        Some(Self::start_in(directory, arguments, variables).await)
     }
 
     /// A server whose data directory is in this one.
@@ -170,6 +178,14 @@ impl Host {
         self.client
             .request(method, format!("{}/v1/admin/{what}", self.url))
             .bearer_auth(&self.admin)
+    }
+
+    /// All metrics, as an operator reads them.
+    pub(crate) async fn metrics(&self) -> String {
+        let request = self.client.get(format!("{}/metrics", self.url)).bearer_auth(&self.admin);
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.text().await.unwrap()
     }
 
     pub(crate) async fn admin_json(&self, method: Method, what: &str, body: Value) -> Value {

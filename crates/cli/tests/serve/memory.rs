@@ -42,7 +42,7 @@ pub(crate) fn reset_peak(host: &Host) -> u64 {
 
 /// The value of a budget's metric.
 pub(crate) async fn budget(host: &Host, what: &str, name: &str) -> u64 {
-    let text = host.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    let text = host.metrics().await;
     let line = format!("cloche_memory_{what}{{budget=\"{name}\"}} ");
     let value = text.lines().find_map(|text| text.strip_prefix(&line));
     value.unwrap_or_else(|| panic!("no {line} in {text}")).parse().unwrap()

@@ -131,8 +131,7 @@ async fn an_allowlist_reaches_its_hosts_and_denies_all_others() {
     assert_eq!(record["network"], reply["network"], "{record}");
     let (_, usage) = host.host.get("/v1/usage").await;
     assert_eq!((&usage["network_bytes_out"], &usage["network_bytes_in"]), (sent, got), "{usage}");
-    let metrics = host.host.request(Method::GET, "/metrics").send().await.unwrap();
-    let metrics = metrics.text().await.unwrap();
+    let metrics = host.host.metrics().await;
     assert!(metrics.contains("team_month_network_bytes{team="), "{metrics}");
 
     let reply = host.bash(&key, "curl -sS -m 10 http://other.example/").await;

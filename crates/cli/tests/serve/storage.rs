@@ -296,7 +296,7 @@ async fn output_files_and_records_of_threadless_runs_count() {
     let team = host.admin_json(Method::GET, "teams/small", json!({})).await;
     assert_eq!(team["storage_budget_bytes"], 64 * MIB);
     assert!(team["storage_row_bytes"].as_u64().unwrap() > 2_000_000, "{team}");
-    let metrics = host.request(Method::GET, "/metrics").send().await.unwrap().text().await.unwrap();
+    let metrics = host.metrics().await;
     assert!(metrics.contains("cloche_team_storage_bytes{"), "{metrics}");
 }
 

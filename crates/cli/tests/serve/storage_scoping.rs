@@ -1,7 +1,6 @@
 //! Runs in: test. What programs see at `/data`: narrowed by connection, binding and request, against
 //! a real S3 server and on volumes.
 
-use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::{
@@ -212,8 +211,7 @@ async fn a_volume_is_shared_by_the_executions_of_a_team_and_counted() {
     assert_eq!(usage["storage"][0]["name"], "work");
     assert!(usage["storage"][0]["bytes_read"].as_u64().unwrap() >= 8 * RUNS, "{usage}");
     assert_eq!(usage["storage"][0]["bytes_written"], 5 * RUNS, "{usage}");
-    let metrics = host.request(Method::GET, "/metrics").send().await.unwrap();
-    let metrics = metrics.text().await.unwrap();
+    let metrics = host.metrics().await;
     assert!(metrics.contains("cloche_team_month_storage_bytes{team="), "{metrics}");
     // The quota holds inside, too.
     let code = "head -c 8M /dev/zero > /data/work/big 2>/dev/null || echo full; rm /data/work/big";

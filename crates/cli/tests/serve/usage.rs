@@ -56,8 +56,7 @@ async fn an_operator_sees_what_each_team_used() {
         let refused = usage(&host, &words);
         assert!(refused.code != 0 && refused.stderr.contains(reason), "{refused:?}");
     }
-    let metrics = host.request(Method::GET, "/metrics").send().await.unwrap();
-    let metrics = metrics.text().await.unwrap();
+    let metrics = host.metrics().await;
     assert!(metrics.contains("cloche_team_month_executions{team="), "{metrics}");
     assert!(metrics.contains("direction=\"sent\""), "{metrics}");
 }

@@ -160,8 +160,7 @@ async fn a_model_searches_and_reads_and_each_call_is_billed() {
             .sum::<f64>();
         assert!((cost["total_cost"].as_f64().unwrap() - total).abs() < 1e-9, "{cost}");
     }
-    let metrics = tools.agent.host.request(Method::GET, "/metrics").send().await.unwrap();
-    let metrics = metrics.text().await.unwrap();
+    let metrics = tools.agent.host.metrics().await;
     let line = "cloche_web_tool_calls_total{tool=\"web_search\",status=\"ok\"} 2";
     assert!(metrics.contains(line), "{metrics}");
 }

@@ -3,7 +3,7 @@
 //! The beginning of an execution: the request is checked and admitted, the running row is written
 //! and takes the thread, and a task runs it. A refusal is in the ledger, too.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
 
 use cloche_model::{
     CheckedRequest, DeliveryMode, ErrorCode, ExecuteRequest, Execution, ExecutionStart,
@@ -19,7 +19,8 @@ use super::{
     task::{EndedExecution, RunFollower, UNAVAILABLE},
 };
 use crate::{
-    AdmittedRun, CallPermit, Caller, CellTools, DispatchError, Refusal, TakenSignal,
+    AdmittedRun, CallPermit, Caller, CellTools, DispatchError, Refusal, RequestTrace, TakenSignal,
+    TracePhase,
     admit::{self, ExecutionSlot},
     clock, null_dispatcher, secrets, threads,
 };
@@ -143,14 +144,16 @@ impl Executions {
         let trace_id = TraceId::from_random(secrets::random_bytes()?);
         let mut start = describe_request(caller, &request, delivery, &trace_id);
         let home = permit.and_then(|permit| permit.home.as_ref());
-        match self.begin_execution(caller, request, &mut start, home).await {
+        let trace = RequestTrace::current_or_detached();
+        trace.set_execution(&start.team, &start.key, &trace_id);
+        match self.begin_execution((caller, &trace), request, &mut start, home).await {
             Ok((run, slot)) => {
                 let offers = self.web_tools.as_ref().map(|tools| tools.config().offers_any());
                 let run = run
                     .with_tool_client(offers.unwrap_or(false))
                     .with_cell_tools(self.open_cell_tools(caller, &trace_id, permit));
                 let follow = (caller.team.clone(), clock.note_begun());
-                Ok(self.spawn_execution(run, slot, start, follow))
+                Ok(self.spawn_execution(run, slot, (start, trace), follow))
             }
             Err(refusal) => {
                 if refusal.code != ErrorCode::Internal {
@@ -175,11 +178,12 @@ impl Executions {
 
     async fn begin_execution(
         &self,
-        caller: &Caller,
+        (caller, trace): (&Caller, &RequestTrace),
         request: ExecuteRequest,
         start: &mut ExecutionStart,
         home: Option<&HomeState>,
     ) -> Result<(AdmittedRun, ExecutionSlot), Refusal> {
+        let began = Instant::now();
         if !self.dispatcher.is_wired() {
             // The operator turned it off, so asking again does not help.
             let off = Refusal::new(ErrorCode::Unavailable, null_dispatcher::SENTENCE);
@@ -209,7 +213,10 @@ impl Executions {
             start.code = Some(request.code.into_bytes());
         }
         let until = start.created_at.saturating_add(self.threads.lease());
+        trace.end_phase(TracePhase::Admission, began);
+        let began = Instant::now();
         self.begin_within_budget(&caller.team, start, until, home).await?;
+        trace.end_phase(TracePhase::Ledger, began);
         self.credential_uses.note(&caller.credentials, &self.lifecycle);
         Ok((run, slot))
     }
@@ -278,7 +285,7 @@ impl Executions {
         self: &Arc<Self>,
         run: AdmittedRun,
         slot: ExecutionSlot,
-        start: ExecutionStart,
+        (start, trace): (ExecutionStart, RequestTrace),
         (team, clock): (Team, PhaseClock),
     ) -> StartedExecution {
         let live = LiveExecution::new(start.trace_id.clone(), start.team.clone());
@@ -295,7 +302,8 @@ impl Executions {
         let executions = Arc::clone(self);
         let running = Arc::clone(&live);
         self.runs.spawn(async move {
-            let follow = RunFollower { team: &team, live: &running, taken: never_taken, clock };
+            let follow =
+                RunFollower { team: &team, live: &running, taken: never_taken, clock, trace };
             let ended = executions.run_execution(run, start, follow).await;
             // The slot is free before the end is announced, so that the next request finds it free.
             drop(slot);

@@ -18,7 +18,7 @@ use super::{
     phases::PhaseClock,
 };
 use crate::{
-    AdmittedRun, DispatchError, Refusal, clock,
+    AdmittedRun, DispatchError, Refusal, RequestTrace, TracePhase, clock,
     threads::{OpenThread, QUOTA},
 };
 
@@ -88,6 +88,8 @@ pub(super) struct RunFollower<'a> {
     /// Whether an executor has taken the run, where the answer waits for that.
     pub(super) taken: Option<watch::Receiver<bool>>,
     pub(super) clock: PhaseClock,
+    /// Where its phases are noted.
+    pub(super) trace: RequestTrace,
 }
 
 /// A run that is over, before it is written down.
@@ -110,14 +112,14 @@ impl Executions {
         mut start: ExecutionStart,
         follower: RunFollower<'_>,
     ) -> EndedExecution {
-        let RunFollower { team, live, taken, clock } = follower;
+        let RunFollower { team, live, taken, clock, trace } = follower;
         let limits = run.limits();
         let mounts = run.take_mount_uses();
         let account = self.memory.outputs.account_for(start.key.as_str());
         let run = run.with_output_account(account);
         let mut lines = LineSplitter::default();
         let thread = self.threads.open(&start, team);
-        let mut ended = match self.run_in_home(run, &thread, live, &mut lines).await {
+        let mut ended = match self.run_in_home(run, &thread, (live, &trace), &mut lines).await {
             Ok(outcome) => with_outcome(outcome, lines, &limits, live).await,
             Err(error) => without_outcome(&error, lines, live).await,
         };
@@ -132,6 +134,9 @@ impl Executions {
         let execution = self.record_end(start, ended, thread, &limits).await;
         self.metrics.observe_phases(&timings, timings.seal + closing.elapsed());
         self.metrics.execution_over(execution.status, execution.start.language);
+        let committed = closing.checked_sub(timings.seal).unwrap_or(closing);
+        trace.end_phase(TracePhase::Commit, committed);
+        trace.finish_execution(execution.status);
         let phases = clock.finish(closing, timings);
         EndedExecution { execution: Arc::new(execution), reason, phases }
     }
@@ -142,15 +147,24 @@ impl Executions {
         &self,
         mut run: AdmittedRun,
         thread: &OpenThread,
-        live: &Arc<LiveExecution>,
+        (live, trace): (&Arc<LiveExecution>, &RequestTrace),
         lines: &mut LineSplitter,
     ) -> Result<RunOutcome, DispatchError> {
+        let queued = Instant::now();
         let _place = match self.admission.wait_for_place(&mut run, live, self.keepalive).await {
             Ok(place) => place,
             Err(not_admitted) => return not_admitted.into_outcome(),
         };
+        trace.end_phase(TracePhase::Admission, queued);
+        let began = Instant::now();
         let home = thread.home().await?;
-        self.follow_run(run.with_home(home), live, lines).await
+        let dispatched = Instant::now();
+        let outcome = self.follow_run(run.with_home(home), live, lines).await?;
+        let RunTimings { cell, attach, run, .. } = outcome.timings;
+        let ready = dispatched + cell + attach;
+        trace.note_phase(TracePhase::Pool, began, ready - began);
+        trace.note_phase(TracePhase::Run, ready, run);
+        Ok(outcome)
     }
 
     /// Dispatches a run and puts its output into the log, line by line.

@@ -28,8 +28,8 @@ pub(crate) struct StorageMetrics {
 }
 
 impl StorageMetrics {
-    pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register(
+    pub(crate) fn register(&self, registry: &mut Registry, teams: &mut Registry) {
+        teams.register(
             "team_storage_bytes",
             "What a team stores: layers, and rows of the database",
             self.used.clone(),

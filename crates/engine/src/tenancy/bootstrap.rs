@@ -62,6 +62,25 @@ impl Tenancy {
         Ok(Some(bootstrap))
     }
 
+    /// Replaces the admin token, also in `bootstrap.json` if it is there. The old one is refused
+    /// from now on.
+    ///
+    /// # Errors
+    /// When the store or the file cannot be written.
+    pub async fn rotate_admin_token(&self, data_dir: &Path) -> Result<Secret, Refusal> {
+        let path = data_dir.join(FILE);
+        let token = secrets::generate_secret(ADMIN_PREFIX)?;
+        let known = read_bootstrap(&path).await.map_err(Refusal::internal)?;
+        let digest = secrets::digest_secret(token.reveal());
+        self.store.set_setting(ADMIN_TOKEN, &digest).await?;
+        if let Some(known) = known {
+            let bootstrap = BootstrapFile { admin_token: token.clone(), ..known };
+            write_bootstrap(&path, &bootstrap).await.map_err(Refusal::internal)?;
+        }
+        tracing::warn!("the admin token was replaced");
+        Ok(token)
+    }
+
     async fn create_first_tenant(&self, url: &str) -> Result<BootstrapFile, Refusal> {
         const NAME: &str = "default";
         let team = match self.store.find_team(NAME).await? {

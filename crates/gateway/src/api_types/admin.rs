@@ -1,5 +1,6 @@
-//! The admin API's types of teams, sandboxes, keys, credentials, images and storage.
+//! The admin API's types of teams, sandboxes, keys, credentials, images, storage and backups.
 
+mod backups;
 mod credentials;
 mod env;
 mod gates;
@@ -11,6 +12,7 @@ mod teams;
 
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use backups::BackupRecord;
 pub(crate) use credentials::{
     CreateCredential, CredentialList, CredentialRecord, CredentialTarget, UpdateCredential,
 };
@@ -18,7 +20,7 @@ pub(crate) use gates::{GateRecord, UpdateDefaults};
 pub(crate) use images::{
     ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, PullImage,
 };
-pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
+pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, NewAdminToken, UpdateKey};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
 pub(crate) use storage::{
     BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,

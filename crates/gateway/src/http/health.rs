@@ -10,7 +10,8 @@ use cloche_engine::Refusal;
 use cloche_model::ErrorCode;
 
 use crate::{
-    api_types::{ErrorBody, Health},
+    api_types::{ErrorBody, ErrorResponses, Health},
+    auth::MetricsAuth,
     error::ApiError,
     router::AppState,
 };
@@ -37,10 +38,17 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Health>,
 }
 
 /// Get metrics in the OpenMetrics format.
+///
+/// Metrics that name teams need the admin token or the metrics token.
 #[utoipa::path(get, path = "/metrics", tag = "health",
-    responses((status = 200, description = "Counters and histograms",
-        content((String = "application/openmetrics-text")))))]
-pub(crate) async fn metrics(State(state): State<AppState>) -> Response {
+    responses(
+        (status = 200, description = "Counters and histograms",
+            content((String = "application/openmetrics-text"))),
+        ErrorResponses
+    ),
+    security((), ("admin_token" = [])))]
+pub(crate) async fn metrics(State(state): State<AppState>, reader: MetricsAuth) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], state.engine.metrics_text().await).into_response()
+    let text = state.engine.metrics_text(reader.with_teams).await;
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

@@ -271,11 +271,11 @@ impl VolumeStore {
         Ok(())
     }
 
-    fn path_of(&self, id: &VolumeId) -> PathBuf {
+    pub(super) fn path_of(&self, id: &VolumeId) -> PathBuf {
         self.directory.join(id.as_str())
     }
 
-    fn open_root(&self, id: &VolumeId) -> io::Result<OwnedFd> {
+    pub(super) fn open_root(&self, id: &VolumeId) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(rustix::fs::open(self.path_of(id).join(FILES), flags, Mode::empty())?)
     }

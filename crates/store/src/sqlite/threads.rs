@@ -11,6 +11,7 @@ use sqlx::SqliteConnection;
 
 use super::{
     SqliteStore,
+    backup::LAYERS_IN_USE,
     gates::homes,
     heads::{self, HeadMove},
     row_reader::{point_from_row, read_parsed, thread_from_row, to_sql_integer},
@@ -309,15 +310,7 @@ impl ThreadStore for SqliteStore {
     }
 
     async fn layers_in_use(&self) -> Result<HashSet<LayerDigest>> {
-        let rows = sqlx::query(
-            "SELECT value AS digest FROM threads, json_each(threads.stack) UNION \
-             SELECT value FROM points, json_each(points.stack) UNION \
-             SELECT layer FROM points WHERE layer IS NOT NULL UNION \
-             SELECT layer FROM executions WHERE layer IS NOT NULL UNION \
-             SELECT layer FROM image_layers WHERE layer IS NOT NULL",
-        )
-        .fetch_all(&self.readers)
-        .await?;
+        let rows = sqlx::query(LAYERS_IN_USE).fetch_all(&self.readers).await?;
         rows.iter().map(|row| read_parsed(row, "digest")).collect()
     }
 }

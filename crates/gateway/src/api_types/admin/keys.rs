@@ -48,6 +48,19 @@ impl From<CreateKey> for KeyDraft {
     }
 }
 
+/// A new admin token. It is not shown again.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NewAdminToken {
+    /// The token.
+    admin_token: String,
+}
+
+impl NewAdminToken {
+    pub(crate) fn new(token: &Secret) -> Self {
+        Self { admin_token: token.reveal().to_owned() }
+    }
+}
+
 /// Changes to a key; null clears the webhook.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
