@@ -12,18 +12,15 @@ HOST_TESTS = escape_core
 HOST_TEST_NAMES = a_crash_in_a_sandbox_starts_no_handler_on_the_host
 
 .DEFAULT_GOAL := help
-.PHONY: help build run console image test test-fast test-host check deny bench fuzz install \
-	uninstall release deb oci check-packages vm clean
+.PHONY: help run console image test test-fast test-host check deny bench fuzz install uninstall \
+	release deb oci check-packages vm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: console ## build the binary, target/release/cloche; says how long it takes
-	@scripts/build --release --locked
-
-run: build ## build, start a server on 127.0.0.1:8080 and send a first request; its data is in cloche-data
-	@scripts/run-server target/release/cloche
-
+run: console ## build, start a server on 127.0.0.1:8080 and send a first request; its data is in cloche-data
+	@scripts/build --profile quick --locked
+	@scripts/run-server target/quick/cloche
 
 console: ## build the console in the browser into console/dist, if its sources have changed
 	scripts/build-console
