@@ -260,7 +260,9 @@ impl EngineParts {
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
         let volumes = data_dir.path().join("volumes");
         let unusable = |source| EngineOpenError::Directory { path: shown(&volumes), source };
-        let volumes = Arc::new(VolumeStore::open(&volumes).map_err(unusable)?);
+        let volumes = VolumeStore::open(&volumes)
+            .and_then(|volumes| volumes.remove_partial_uploads().map(|()| Arc::new(volumes)))
+            .map_err(unusable)?;
         let sources = Arc::new(StorageSources::new(&shared, volumes));
         let with_files = (Arc::clone(&executions), Arc::clone(&sources));
         let files = Files::new(&shared, budgets, homes, with_files, config);

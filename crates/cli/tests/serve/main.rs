@@ -44,6 +44,7 @@ mod secrets;
 mod stop;
 mod storage;
 mod storage_connections;
+mod storage_crashes;
 mod storage_scoping;
 mod streaming;
 mod substrates;

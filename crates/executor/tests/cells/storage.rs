@@ -61,8 +61,7 @@ impl StorageHost {
         let directory = tempfile::tempdir().unwrap();
         let volumes = VolumeStore::open(directory.path().join("volumes")).unwrap();
         let spool = directory.path().join("spool");
-        fs::create_dir(&spool).unwrap();
-        let storage = MountStorageConfig { volumes: Some(volumes.clone()), spool: Some(spool) };
+        let storage = MountStorageConfig::with_spool(volumes.clone(), spool).unwrap();
         let config = ExecutorConfig { storage, ..host::own_config(pool) };
         let executor = host::start_with(config).await?;
         Some(Self { executor, volumes, directory })

@@ -26,8 +26,8 @@ use super::{Beneath, VolumeFull, VolumeLedger, VolumeQuota, VolumeUsage, open_be
 const FILES: &str = "files";
 const LEDGER: &str = "ledger";
 const USERS: &str = "users";
-/// The name under which a file is written until it is complete.
-const PARTIAL: &str = ".cloche-upload-";
+/// Files that clients are uploading. No guest and no client sees them there.
+const UPLOADS: &str = "uploads";
 /// How many bytes are copied between two looks at the ledger.
 const COPY_CHUNK: usize = 1 << 20;
 
@@ -94,10 +94,31 @@ impl VolumeStore {
     /// # Errors
     /// When something of it cannot be removed.
     pub fn remove(&self, id: &VolumeId) -> io::Result<()> {
-        match fs::remove_dir_all(self.path_of(id)) {
+        let path = self.path_of(id);
+        match fs::remove_dir_all(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                // A guest may have made a directory read-only.
+                allow_removal(&self.open_root(id)?)?;
+                fs::remove_dir_all(&path)
+            }
             removed => removed,
         }
+    }
+
+    /// Removes what uploads have left that a dead server did not finish. No server may use the
+    /// volumes yet.
+    ///
+    /// # Errors
+    /// When something of it cannot be removed.
+    pub fn remove_partial_uploads(&self) -> io::Result<()> {
+        for volume in fs::read_dir(&self.directory)? {
+            match fs::remove_dir_all(volume?.path().join(UPLOADS)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// How much of a volume is used.
@@ -211,18 +232,19 @@ impl VolumeStore {
         let root = self.open_root(id)?;
         make_parents(&root, &ledger, path)?;
         let Beneath { parent, name } = Beneath::open_parent(&root, path.as_bytes())?;
-        let partial = format!("{PARTIAL}{:016x}", random_number());
+        let uploads = self.open_uploads(id)?;
+        let partial = format!("{:016x}", random_number());
         reserve(&ledger, 0, 1)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
         let mut written = 0;
-        let copied = rustix::fs::openat(&parent, &*partial, flags, mode)
+        let copied = rustix::fs::openat(&uploads, &*partial, flags, mode)
             .map_err(io::Error::from)
             .and_then(|file| copy_counted(&ledger, &mut File::from(file), content, &mut written));
         let replaced = copied.and_then(|()| {
             let mut locked = ledger.lock()?;
             let old = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
-            rustix::fs::renameat(&parent, &*partial, &parent, name)?;
+            rustix::fs::renameat(&uploads, &*partial, &parent, name)?;
             if let Some(old) = old {
                 let is_last = old.st_nlink < 2
                     && FileType::from_raw_mode(old.st_mode) == FileType::RegularFile;
@@ -243,7 +265,7 @@ impl VolumeStore {
                 Ok(written)
             }
             Err(error) => {
-                let _ = rustix::fs::unlinkat(&parent, &*partial, AtFlags::empty());
+                let _ = rustix::fs::unlinkat(&uploads, &*partial, AtFlags::empty());
                 if let Ok(mut locked) = ledger.lock() {
                     locked.release(written, 1);
                 }
@@ -280,6 +302,13 @@ impl VolumeStore {
         Ok(rustix::fs::open(self.path_of(id).join(FILES), flags, Mode::empty())?)
     }
 
+    fn open_uploads(&self, id: &VolumeId) -> io::Result<OwnedFd> {
+        let path = self.path_of(id).join(UPLOADS);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?)
+    }
+
     fn open_ledger_files(&self, id: &VolumeId) -> io::Result<[File; 2]> {
         let path = self.path_of(id);
         Ok([open_private(&path.join(LEDGER))?, open_private(&path.join(USERS))?])
@@ -295,6 +324,25 @@ impl VolumeStore {
 fn open_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+}
+
+/// Gives the owner every right to the directories below one, so that their entries can be removed.
+fn allow_removal(directory: &OwnedFd) -> io::Result<()> {
+    rustix::fs::fchmod(directory, Mode::RWXU)?;
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        match open_beneath(directory, name.to_bytes(), flags, Mode::empty()) {
+            Ok(below) => allow_removal(&below)?,
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Only plain names, as a client sends them.
@@ -413,6 +461,50 @@ mod tests {
         assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 900, entries: 1 });
         assert_eq!(store.list(&id, "").unwrap().len(), 1);
         write(&store, &id, "b", 100).unwrap();
+    }
+
+    #[test]
+    fn an_upload_is_unseen_until_it_is_whole_and_a_dead_one_is_removed() {
+        let (directory, store, id) = store();
+        write(&store, &id, "a", 100).unwrap();
+        let uploads = directory.path().join("volumes/vol_a/uploads");
+        // A client whose content breaks off after it was seen by no one.
+        struct Watched<'w>(&'w VolumeStore, &'w Path, usize);
+        impl Read for Watched<'_> {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                self.2 += 1;
+                let seen = self.0.list(&"vol_a".parse().unwrap(), "").unwrap();
+                assert_eq!((seen.len(), seen[0].size), (1, 100));
+                assert_eq!(fs::read_dir(self.1).unwrap().count(), 1);
+                into[..10].fill(1);
+                if self.2 > 3 { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(10) }
+            }
+        }
+        let mut broken = Watched(&store, &uploads, 0);
+        store.write_file(&id, ByteSize(1000), "a", &mut broken).unwrap_err();
+        assert_eq!(fs::read_dir(&uploads).unwrap().count(), 0);
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 100, entries: 1 });
+        // One that a dead server has left.
+        fs::write(uploads.join("0123"), "x").unwrap();
+        store.remove_partial_uploads().unwrap();
+        assert!(!uploads.exists());
+        write(&store, &id, "a", 200).unwrap();
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 200, entries: 1 });
+    }
+
+    #[test]
+    fn a_volume_with_read_only_directories_is_removed() {
+        let (directory, store, id) = store();
+        write(&store, &id, "d/e/f", 10).unwrap();
+        let files = directory.path().join("volumes/vol_a/files");
+        let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(files.join("d/e"), mode(0o500)).unwrap();
+        fs::set_permissions(files.join("d"), mode(0o500)).unwrap();
+        allow_removal(&store.open_root(&id).unwrap()).unwrap();
+        let found = fs::metadata(files.join("d/e")).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777, 0o700);
+        store.remove(&id).unwrap();
+        assert!(!files.exists());
     }
 
     #[test]
