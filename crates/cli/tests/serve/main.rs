@@ -45,6 +45,7 @@ mod stop;
 mod storage;
 mod storage_connections;
 mod storage_crashes;
+mod storage_kinds;
 mod storage_scoping;
 mod streaming;
 mod substrates;
@@ -58,4 +59,4 @@ mod volumes;
 mod web_tools;
 mod webhooks;
 
-use cloche_test_support::{models, moto, processes};
+use cloche_test_support::{emulators, models, moto, processes};
