@@ -71,6 +71,12 @@ impl Backend {
         matches!(self, Self::Gcs(_))
     }
 
+    /// Whether the signature of a request covers the headers of conditions, so that none can be
+    /// added to a request that the library has signed.
+    pub(super) fn signs_conditions(&self) -> bool {
+        matches!(self, Self::Azure(_))
+    }
+
     /// Listing by pages.
     pub(super) fn pages(&self) -> &dyn PaginatedListStore {
         match self {

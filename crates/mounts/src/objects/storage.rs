@@ -222,6 +222,9 @@ impl ObjectStorage {
         condition: &PutCondition,
     ) -> Result<Option<(HeaderName, HeaderValue)>, StorageError> {
         const GENERATION: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
+        if self.backend.signs_conditions() {
+            return Ok(None);
+        }
         let (name, text) = match (condition, self.backend.has_generations()) {
             (PutCondition::Always, _) => return Ok(None),
             (PutCondition::IfNew, false) => (IF_NONE_MATCH, "*".to_owned()),
