@@ -3,6 +3,7 @@
 
 mod beneath;
 mod ledger;
+mod volume_removal;
 mod volume_store;
 
 pub(crate) use beneath::{Beneath, open_beneath};

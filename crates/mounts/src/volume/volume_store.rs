@@ -27,14 +27,14 @@ const FILES: &str = "files";
 const LEDGER: &str = "ledger";
 const USERS: &str = "users";
 /// Files that clients are uploading. No guest and no client sees them there.
-const UPLOADS: &str = "uploads";
+pub(super) const UPLOADS: &str = "uploads";
 /// How many bytes are copied between two looks at the ledger.
 const COPY_CHUNK: usize = 1 << 20;
 
 /// The volumes of a host.
 #[derive(Clone, Debug)]
 pub struct VolumeStore {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
 /// One entry of a directory of a volume.
@@ -87,38 +87,6 @@ impl VolumeStore {
         // The volume must survive a crash once its row does.
         File::open(&path)?.sync_all()?;
         File::open(&self.directory)?.sync_all()
-    }
-
-    /// Removes a volume and its files; no error if it does not exist.
-    ///
-    /// # Errors
-    /// When something of it cannot be removed.
-    pub fn remove(&self, id: &VolumeId) -> io::Result<()> {
-        let path = self.path_of(id);
-        match fs::remove_dir_all(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                // A guest may have made a directory read-only.
-                allow_removal(&self.open_root(id)?)?;
-                fs::remove_dir_all(&path)
-            }
-            removed => removed,
-        }
-    }
-
-    /// Removes what uploads have left that a dead server did not finish. No server may use the
-    /// volumes yet.
-    ///
-    /// # Errors
-    /// When something of it cannot be removed.
-    pub fn remove_partial_uploads(&self) -> io::Result<()> {
-        for volume in fs::read_dir(&self.directory)? {
-            match fs::remove_dir_all(volume?.path().join(UPLOADS)) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     /// How much of a volume is used.
@@ -293,11 +261,11 @@ impl VolumeStore {
         Ok(())
     }
 
-    fn path_of(&self, id: &VolumeId) -> PathBuf {
+    pub(super) fn path_of(&self, id: &VolumeId) -> PathBuf {
         self.directory.join(id.as_str())
     }
 
-    fn open_root(&self, id: &VolumeId) -> io::Result<OwnedFd> {
+    pub(super) fn open_root(&self, id: &VolumeId) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(rustix::fs::open(self.path_of(id).join(FILES), flags, Mode::empty())?)
     }
@@ -324,25 +292,6 @@ impl VolumeStore {
 fn open_private(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-}
-
-/// Gives the owner every right to the directories below one, so that their entries can be removed.
-fn allow_removal(directory: &OwnedFd) -> io::Result<()> {
-    rustix::fs::fchmod(directory, Mode::RWXU)?;
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            continue;
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        match open_beneath(directory, name.to_bytes(), flags, Mode::empty()) {
-            Ok(below) => allow_removal(&below)?,
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }
 
 /// Only plain names, as a client sends them.
@@ -490,21 +439,6 @@ mod tests {
         assert!(!uploads.exists());
         write(&store, &id, "a", 200).unwrap();
         assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 200, entries: 1 });
-    }
-
-    #[test]
-    fn a_volume_with_read_only_directories_is_removed() {
-        let (directory, store, id) = store();
-        write(&store, &id, "d/e/f", 10).unwrap();
-        let files = directory.path().join("volumes/vol_a/files");
-        let mode = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
-        fs::set_permissions(files.join("d/e"), mode(0o500)).unwrap();
-        fs::set_permissions(files.join("d"), mode(0o500)).unwrap();
-        allow_removal(&store.open_root(&id).unwrap()).unwrap();
-        let found = fs::metadata(files.join("d/e")).unwrap();
-        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777, 0o700);
-        store.remove(&id).unwrap();
-        assert!(!files.exists());
     }
 
     #[test]
