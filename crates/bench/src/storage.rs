@@ -39,9 +39,7 @@ pub(crate) async fn measure_storage(arguments: &BenchArguments) -> BenchResult<(
     let id: VolumeId = "vol_bench".parse()?;
     volumes.create(&id)?;
     let spool = dir.path().join("spool");
-    fs::create_dir(&spool)?;
-    let executor =
-        start_executor(MountStorageConfig { volumes: Some(volumes), spool: Some(spool) }).await?;
+    let executor = start_executor(MountStorageConfig::with_spool(volumes, spool)?).await?;
     let store = MemoryStore::start().await?;
     let volume =
         MountSource::Volume { id, quota: ByteSize::gib(1), sub_path: KeyPrefix::default() };

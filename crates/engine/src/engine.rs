@@ -280,7 +280,9 @@ impl EngineParts {
         let (budgets, homes) = (Arc::clone(&storage), Arc::clone(&threads));
         let volumes = data_dir.path().join("volumes");
         let unusable = |source| EngineOpenError::Directory { path: shown(&volumes), source };
-        let volumes = Arc::new(VolumeStore::open(&volumes).map_err(unusable)?);
+        let volumes = VolumeStore::open(&volumes)
+            .and_then(|volumes| volumes.remove_partial_uploads().map(|()| Arc::new(volumes)))
+            .map_err(unusable)?;
         let sources = Arc::new(StorageSources::new(&shared, Arc::clone(&volumes)));
         let kept = (config.homes.layers.clone(), volumes);
         let backups = Backups::new(&shared, &storage, kept, scratch);

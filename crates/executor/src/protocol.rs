@@ -14,9 +14,9 @@ pub(crate) use guest_user::{
 };
 pub use guest_user::{HOME, USER};
 pub(crate) use messages::{
-    CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, RequestPacket, SPAWNER_ARG0,
-    SPAWNER_CONTAINED, SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup, StorageMountRequest,
-    contained_cell_dir, inodes_for_disk, is_plain_name,
+    CellConfig, CellId, CellUsage, HomeRequest, ImageNumber, MountServerUser, RequestPacket,
+    SPAWNER_ARG0, SPAWNER_CONTAINED, SpawnKind, SpawnerEvent, SpawnerRequest, SpawnerSetup,
+    StorageMountRequest, contained_cell_dir, inodes_for_disk, is_plain_name,
 };
 pub(crate) use pack_messages::{PackReport, PackRequest, PlacedDigest};
 pub(crate) use packet::{PacketBuffer, ProtocolError, send_packet};

@@ -4,6 +4,7 @@
 mod beneath;
 mod ledger;
 mod volume_archive;
+mod volume_removal;
 mod volume_store;
 
 pub(crate) use beneath::{Beneath, open_beneath};

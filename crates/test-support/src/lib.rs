@@ -10,6 +10,7 @@
 )]
 
 pub mod command;
+pub mod emulators;
 mod eventually;
 #[cfg(feature = "http")]
 mod http;

@@ -279,9 +279,8 @@ impl ServeSettings {
     /// server makes them, so that they belong to it.
     pub(super) fn storage_config(&self) -> io::Result<MountStorageConfig> {
         let spool = self.data_dir.join("spool");
-        DirBuilder::new().recursive(true).mode(0o700).create(&spool)?;
         let volumes = VolumeStore::open(self.data_dir.join("volumes"))?;
-        Ok(MountStorageConfig { volumes: Some(volumes), spool: Some(spool) })
+        MountStorageConfig::with_spool(volumes, spool)
     }
 
     /// Limits the connections to what the limit of open files allows.

@@ -46,6 +46,8 @@ mod secrets;
 mod stop;
 mod storage;
 mod storage_connections;
+mod storage_crashes;
+mod storage_kinds;
 mod storage_scoping;
 mod streaming;
 mod substrates;
@@ -59,4 +61,4 @@ mod volumes;
 mod web_tools;
 mod webhooks;
 
-use cloche_test_support::{models, moto, processes};
+use cloche_test_support::{emulators, models, moto, processes};

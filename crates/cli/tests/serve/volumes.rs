@@ -41,7 +41,7 @@ pub(crate) async fn download(host: &Host, volume: &str, path: &str) -> Result<Ve
     }
 }
 
-async fn listed(host: &Host, body: Value) -> Vec<String> {
+pub(crate) async fn listed(host: &Host, body: Value) -> Vec<String> {
     let (status, answer) = files(host, "list", body).await;
     assert_eq!(status, 200, "{answer}");
     let files = answer["files"].as_array().unwrap();

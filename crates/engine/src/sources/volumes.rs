@@ -169,6 +169,10 @@ pub(super) fn volume_refusal(error: io::Error) -> Refusal {
         ErrorKind::InvalidInput => {
             Refusal::new(ErrorCode::Validation, "path: it is not a path of a volume")
         }
+        ErrorKind::PermissionDenied => {
+            let message = "path: its directory does not allow writing; change its mode first";
+            Refusal::new(ErrorCode::Forbidden, message)
+        }
         _ => Refusal::internal(error),
     }
 }

@@ -114,7 +114,7 @@ pub(crate) enum SpawnerRequest {
     /// Mount the socket of the web tools in a cell that has run nothing yet.
     ToolSocket { cell: CellId },
     /// Mount storage in a cell that has run nothing yet. Carries the socket of its mount server.
-    Storage { cell: CellId, mounts: Vec<StorageMountRequest> },
+    Storage { cell: CellId, mounts: Vec<StorageMountRequest>, user: MountServerUser },
     /// Pack a directory that a guest has written to. Carries the directory, a pipe for the archive,
     /// a pipe for the packer's report, and the merged directory if the first is an overlay's upper.
     Pack { request: PackRequest },
@@ -133,6 +133,15 @@ pub(crate) struct HomeRequest {
     pub(crate) elsewhere: (u64, u64),
     /// Top-level names that the run needs for its own files.
     pub(crate) placed: Vec<String>,
+}
+
+/// Whose rights a mount server has on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MountServerUser {
+    /// The server's, which owns volumes.
+    Server,
+    /// None: an id of its own, which owns nothing.
+    Own,
 }
 
 /// A storage mount: a directory of `/data`. What is behind it, only the mount server knows.

@@ -22,7 +22,7 @@ use super::{
     cell::Cell, control_socket::ControlSocket, output::OutputCapture, run::RunIo,
     run_error::RunError, spawner_client::SpawnerClient, storage_mounts::StorageMounts,
 };
-use crate::protocol::CellUsage;
+use crate::protocol::{CellId, CellUsage};
 
 /// How long the outcome waits for a killed cell to be gone.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -93,10 +93,7 @@ pub(crate) async fn watch_cell(
     };
     let wall = started.elapsed();
     if matches!(end, RunEnd::TimedOut | RunEnd::Cancelled) {
-        if let Some(storage) = storage {
-            storage.stop().await;
-        }
-        spawner.kill_cell(id).await;
+        stop_cell(id, spawner, storage).await;
         // The cell is gone, or lost with its spawner. After the timeout the outcome goes out
         // anyway.
         let _ = timeout(DEATH_TIMEOUT, exit.wait()).await;
@@ -121,6 +118,14 @@ pub(crate) async fn watch_cell(
         timings: RunTimings { attach, run: wall, ..RunTimings::default() },
     };
     Ok(FinishedRun { outcome, cell_home: control.take_home(), control })
+}
+
+/// Stops a cell: its storage first, so that what it has transferred is known.
+async fn stop_cell(cell: CellId, spawner: &SpawnerClient, storage: Option<&mut StorageMounts>) {
+    if let Some(storage) = storage {
+        storage.stop().await;
+    }
+    spawner.kill_cell(cell).await;
 }
 
 /// Decides how the run ended, from the report of pid 1, the OOM kills of the cgroup, and what the

@@ -30,8 +30,8 @@ use super::{
     spawner_process::SpawnerProcess,
 };
 use crate::protocol::{
-    self, CellConfig, CellId, HomeRequest, ImageNumber, PackRequest, PacketBuffer, ProtocolError,
-    RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, StorageMountRequest,
+    self, CellConfig, CellId, HomeRequest, ImageNumber, MountServerUser, PackRequest, PacketBuffer,
+    ProtocolError, RequestPacket, SpawnKind, SpawnerEvent, SpawnerRequest, StorageMountRequest,
 };
 
 /// Why the spawner did not do what was asked.
@@ -214,13 +214,13 @@ impl SpawnerClient {
     pub(crate) async fn mount_storage(
         &self,
         cell: CellId,
-        mounts: Vec<StorageMountRequest>,
+        (mounts, user): (Vec<StorageMountRequest>, MountServerUser),
         server: BorrowedFd<'_>,
     ) -> Result<(), (String, String)> {
         let lost = || (String::new(), SpawnError::SpawnerLost.to_string());
         let (answer, answered) = oneshot::channel();
         self.shared.lock_waiters().storage_mounts.insert(cell, answer);
-        let request = SpawnerRequest::Storage { cell, mounts };
+        let request = SpawnerRequest::Storage { cell, mounts, user };
         if self.shared.send_request(request, &[server]).await.is_err() {
             self.shared.lock_waiters().storage_mounts.remove(&cell);
             return Err(lost());

@@ -2,9 +2,12 @@
 //! here to the mount server, on a socket that the spawner only passes on.
 
 use std::{
-    fs::File,
+    fs::{self, File, Permissions},
     io::{self, Write as _},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::PermissionsExt as _,
+    },
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
     time::Duration,
@@ -26,7 +29,7 @@ use super::{
     cell::Cell, control_socket::ControlSocket, run_error::RunError, spawner_client::SpawnerClient,
     warm,
 };
-use crate::protocol::StorageMountRequest;
+use crate::protocol::{MountServerUser, StorageMountRequest};
 
 /// How long a finished run waits for its mount server. It has deadlines of its own.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(90);
@@ -41,6 +44,20 @@ pub struct MountStorageConfig {
     /// A private directory for files that are being written to object stores; the system's
     /// directory of temporary files if absent.
     pub spool: Option<PathBuf>,
+}
+
+impl MountStorageConfig {
+    /// These volumes, and a directory for spool files, which is made. It must lie in a directory
+    /// that only the server's user can enter: mount servers have ids of their own and get it as an
+    /// open file, so its mode lets every user make files.
+    ///
+    /// # Errors
+    /// When the directory cannot be made.
+    pub fn with_spool(volumes: VolumeStore, spool: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&spool)?;
+        fs::set_permissions(&spool, Permissions::from_mode(0o733))?;
+        Ok(Self { volumes: Some(volumes), spool: Some(spool) })
+    }
 }
 
 /// The storage of one run, while it is mounted. A drop ends the mount server: what was not stored is
@@ -102,7 +119,13 @@ impl StorageMounts {
             slug: spec.slug.to_string(),
             read_only: spec.read_only,
         });
-        let mounted = spawner.mount_storage(cell.id, requests.collect(), theirs.as_fd()).await;
+        let is_remote = |spec: &MountSpec| matches!(spec.source, MountSource::Objects { .. });
+        let user = match specs.iter().all(is_remote) {
+            true => MountServerUser::Own,
+            false => MountServerUser::Server,
+        };
+        let requests = (requests.collect(), user);
+        let mounted = spawner.mount_storage(cell.id, requests, theirs.as_fd()).await;
         drop(theirs);
         mounted.map_err(|(slug, reason)| {
             // A failure that is none of one mount is that of the first.

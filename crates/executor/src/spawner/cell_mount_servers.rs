@@ -23,7 +23,7 @@ use super::{
     prepared::WorkerKind,
     storage_mounter::{MountTarget, StorageMountError, StorageMounter},
 };
-use crate::protocol::{CellId, StorageMountRequest};
+use crate::protocol::{CellId, MountServerUser, StorageMountRequest};
 
 /// How long a mount server may outlive its cell. The server closes its socket before.
 const MOUNT_SERVER_GRACE: Duration = Duration::from_secs(100);
@@ -90,7 +90,7 @@ impl CellRegistry<'_> {
     pub(super) fn mount_storage(
         &mut self,
         cell: CellId,
-        requests: &[StorageMountRequest],
+        (requests, user): (&[StorageMountRequest], MountServerUser),
         fds: &[OwnedFd],
     ) -> Result<(), StorageMountError> {
         let refused = StorageMountError::without_slug;
@@ -111,7 +111,7 @@ impl CellRegistry<'_> {
         let cgroup = hierarchy.map(|all| self.prepared.take_worker_cgroup(all, kind)).transpose();
         let cgroup = cgroup.map_err(|_| refused("there is no cgroup for the mount server"))?;
         let entry = cgroup.as_ref().map_or_else(CgroupEntry::default, Cgroup::entry);
-        let target = MountTarget { slot, cell: pid_one.as_fd(), cgroup: &entry };
+        let target = MountTarget { slot, cell: pid_one.as_fd(), user, cgroup: &entry };
         match self.storage.mounter.mount(&target, requests, fds) {
             Ok(pidfd) => self.keep_mount_server(cell, Arc::new(pidfd), cgroup),
             Err(error) => {

@@ -200,8 +200,8 @@ impl<'a> EventLoop<'a> {
                 self.send_event(&event)
             }
             SpawnerRequest::ToolSocket { cell } => self.mount_tool_socket(cell),
-            SpawnerRequest::Storage { cell, mounts } => {
-                let mounted = self.cells.mount_storage(cell, &mounts, &fds);
+            SpawnerRequest::Storage { cell, mounts, user } => {
+                let mounted = self.cells.mount_storage(cell, (&mounts, user), &fds);
                 let failed = mounted.err().map(|error| (error.slug, error.source.to_string()));
                 self.send_event(&SpawnerEvent::StorageMounted { cell, failed })
             }

@@ -24,11 +24,13 @@ const IMAGE_IDS: u32 = 0x1_0000;
 pub(super) const GUEST_IDS: u32 = 60_000;
 /// How many ids stack workers have.
 const WORKER_IDS: u32 = 4096;
-/// The ids of one spawner: those of the image, of guests, and of stack workers.
+/// How many ids mount servers have that open no file of the server.
+const MOUNT_SERVER_IDS: u32 = 1024;
+/// The ids of one spawner: those of the image, of guests, of stack workers and of mount servers.
 const RANGE_IDS: u32 = 2 * IMAGE_IDS;
 /// How many spawners a host can have at once.
 const RANGES: u32 = 1024;
-const _: () = assert!(GUEST_IDS + WORKER_IDS <= RANGE_IDS - IMAGE_IDS);
+const _: () = assert!(GUEST_IDS + WORKER_IDS + MOUNT_SERVER_IDS <= RANGE_IDS - IMAGE_IDS);
 const _: () =
     assert!((RANGES as u64) * (RANGE_IDS as u64) + FIRST_ID as u64 <= i32::MAX as u64 + 1);
 
@@ -57,6 +59,11 @@ impl HostIds {
     /// once share an id only if there are more than [`WORKER_IDS`].
     pub(super) const fn worker_id(self, slot: u32) -> u32 {
         self.first + IMAGE_IDS + GUEST_IDS + slot % WORKER_IDS
+    }
+
+    /// The host id of the mount server of the cell in a slot, if it opens no file of the server.
+    pub(super) const fn mount_server_id(self, slot: u32) -> u32 {
+        self.first + IMAGE_IDS + GUEST_IDS + WORKER_IDS + slot % MOUNT_SERVER_IDS
     }
 
     /// The host id of the guest in a slot.

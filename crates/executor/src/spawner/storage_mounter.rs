@@ -29,7 +29,7 @@ use rustix::{
 };
 
 use super::{host_ids::HostIds, io_error};
-use crate::protocol::{StorageMountRequest, is_plain_name};
+use crate::protocol::{MountServerUser, StorageMountRequest, is_plain_name};
 
 /// The device of FUSE in the spawner's root.
 const FUSE_DEVICE: &str = "/fuse";
@@ -61,6 +61,7 @@ pub(super) struct MountTarget<'a> {
     pub(super) slot: u32,
     /// The pidfd of its pid 1.
     pub(super) cell: BorrowedFd<'a>,
+    pub(super) user: MountServerUser,
     /// The cgroup of its mount server.
     pub(super) cgroup: &'a CgroupEntry,
 }
@@ -97,7 +98,7 @@ impl StorageMounter {
         }
         self.attach(target.cell, requests, &mounts)?;
         let connections: Vec<_> = mounts.into_iter().map(|mount| mount.connection).collect();
-        let started = self.start_server(control, &connections, owner, target.cgroup);
+        let started = self.start_server(control, &connections, owner, target);
         started.map_err(|source| StorageMountError { slug: requests[0].slug.clone(), source })
     }
 
@@ -160,22 +161,32 @@ impl StorageMounter {
         Ok(made?)
     }
 
-    /// Forks the mount server. Its user is the server's: it opens what the server may open.
+    /// Forks the mount server. If it opens files of volumes, its user is the server's, which owns
+    /// them.
     fn start_server(
         &self,
         control: &OwnedFd,
         connections: &[OwnedFd],
         guest: u32,
-        cgroup: &CgroupEntry,
+        target: &MountTarget<'_>,
     ) -> io::Result<OwnedFd> {
-        let peer = rustix::net::sockopt::socket_peercred(control)?;
+        let user = match (self.ids, target.user) {
+            (None, _) => None,
+            (Some(ids), MountServerUser::Own) => {
+                let id = ids.mount_server_id(target.slot);
+                Some((Uid::from_raw(id), Gid::from_raw(id)))
+            }
+            (Some(_), MountServerUser::Server) => {
+                let peer = rustix::net::sockopt::socket_peercred(control)?;
+                Some((peer.uid, peer.gid))
+            }
+        };
         let spawner = rustix::process::getpid();
-        let request = CloneRequest { namespaces: 0, cgroup: cgroup.start_in };
+        let request = CloneRequest { namespaces: 0, cgroup: target.cgroup.start_in };
         match sys::clone(request).map_err(io_error)? {
             CloneSide::Parent(_, pidfd) => Ok(sys::into_owned_fd(pidfd)),
             CloneSide::Child => {
-                let user = self.ids.map(|_| (peer.uid, peer.gid));
-                let input = enter_cgroup(&cgroup.tasks)
+                let input = enter_cgroup(&target.cgroup.tasks)
                     .and_then(|()| confine_identity(control, connections, user, spawner));
                 match input {
                     Ok((control, connections)) => {

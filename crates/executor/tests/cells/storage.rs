@@ -16,7 +16,7 @@ use cloche_model::{
     VolumeId,
 };
 use cloche_mounts::{ObjectPath, ObjectStorage, PutCondition, SystemAccess, VolumeStore};
-use cloche_test_support::{moto::Moto, own_main::OwnTest, own_tests};
+use cloche_test_support::{eventually, moto::Moto, own_main::OwnTest, own_tests, processes};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +43,7 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     a_store_that_dies_during_a_run_is_an_error,
     a_stopped_run_stores_nothing_and_ends_at_once,
     a_stopped_run_reports_what_it_has_transferred,
+    a_mount_server_has_limits_of_its_own_and_for_buckets_an_id,
     a_file_that_is_left_open_is_stored_when_the_program_ends,
 ];
 
@@ -61,8 +62,7 @@ impl StorageHost {
         let directory = tempfile::tempdir().unwrap();
         let volumes = VolumeStore::open(directory.path().join("volumes")).unwrap();
         let spool = directory.path().join("spool");
-        fs::create_dir(&spool).unwrap();
-        let storage = MountStorageConfig { volumes: Some(volumes.clone()), spool: Some(spool) };
+        let storage = MountStorageConfig::with_spool(volumes.clone(), spool).unwrap();
         let config = ExecutorConfig { storage, ..host::own_config(pool) };
         let executor = host::start_with(config).await?;
         Some(Self { executor, volumes, directory })
@@ -593,6 +593,52 @@ time.sleep(100)
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     let path = ObjectPath::parse("partial").unwrap();
     assert!(client(&endpoint, "t").head(&path).await.is_err());
+    host.executor.stop().await;
+}
+
+/// The mount servers below this process: their pids.
+fn mount_servers() -> Vec<u32> {
+    let names = |pid: u32| {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
+    };
+    let below = processes::below(std::process::id()).into_iter().map(|(pid, _)| pid);
+    below.filter(|pid| names(*pid).any(|name| name == "mount\n")).collect()
+}
+
+async fn a_mount_server_has_limits_of_its_own_and_for_buckets_an_id() {
+    let Some(moto) = Moto::start() else { return };
+    let Some(host) = StorageHost::start(None).await else { return };
+    let endpoint = format!("http://{}", moto.address);
+    let id = host.new_volume("vol_limits");
+    let server = rustix::process::getuid().as_raw();
+    for (mount, is_own) in [(bucket("s", &endpoint, "t"), true), (volume("v", &id, 1000), false)] {
+        let (output, mut lines) = mpsc::channel(16);
+        let cancel = CancellationToken::new();
+        let io = RunIo { output: Some(output), cancel: cancel.clone(), ..RunIo::default() };
+        let code = "import os, time\nos.listdir('/data')\nprint('up', flush=True)\ntime.sleep(100)";
+        let running = host.executor.run(python(code, vec![mount]), io);
+        let looking = async {
+            lines.recv().await.unwrap();
+            let [pid] = mount_servers()[..] else { panic!("{:?}", mount_servers()) };
+            let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
+            let status = read("status");
+            let field = |name: &str| {
+                let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+                line.split_whitespace().nth(1).unwrap().to_owned()
+            };
+            let user: u32 = field("Uid:").parse().unwrap();
+            assert_eq!(user != server, is_own && server == 0, "{status}");
+            assert_eq!((&*field("CapEff:"), &*field("NoNewPrivs:")), ("0000000000000000", "1"));
+            let parent = fs::read_to_string(format!("/proc/{}/cgroup", field("PPid:"))).unwrap();
+            assert_ne!(read("cgroup"), parent);
+            cancel.cancel();
+        };
+        let (outcome, ()) = tokio::join!(running, looking);
+        assert_eq!(outcome.unwrap().ending, RunEnding::Cancelled);
+        host.executor.wait_for_teardown().await;
+        eventually("the mount server is gone", async || mount_servers().is_empty()).await;
+    }
     host.executor.stop().await;
 }
 

@@ -9,10 +9,10 @@ use std::{sync::Arc, time::Duration};
 
 use cloche_model::{ObjectConnection, ObjectCredentials, ObjectStoreKind};
 use object_store::{
-    BackoffConfig, ObjectStore, RetryConfig,
+    BackoffConfig, ObjectStore, RetryConfig, StaticCredentialProvider,
     aws::{AmazonS3, AmazonS3Builder},
     azure::{MicrosoftAzure, MicrosoftAzureBuilder},
-    gcp::{GoogleCloudStorage, GoogleCloudStorageBuilder},
+    gcp::{GcpCredential, GoogleCloudStorage, GoogleCloudStorageBuilder},
     list::PaginatedListStore,
     multipart::MultipartStore,
 };
@@ -23,6 +23,8 @@ use crate::StorageError;
 
 /// The region if a connection names none.
 const DEFAULT_REGION: &str = "us-east-1";
+/// The endpoint of Google Cloud Storage if a connection names none.
+const GCS_ENDPOINT: &str = "https://storage.googleapis.com";
 
 /// The store of a connection.
 #[derive(Clone)]
@@ -64,12 +66,23 @@ impl Backend {
         }
     }
 
-    /// Listing by pages; the library has none for Azure.
-    pub(super) fn pages(&self) -> Option<&dyn PaginatedListStore> {
+    /// Whether writes are conditional on the generation of an object instead of its tag.
+    pub(super) fn has_generations(&self) -> bool {
+        matches!(self, Self::Gcs(_))
+    }
+
+    /// Whether the signature of a request covers the headers of conditions, so that none can be
+    /// added to a request that the library has signed.
+    pub(super) fn signs_conditions(&self) -> bool {
+        matches!(self, Self::Azure(_))
+    }
+
+    /// Listing by pages.
+    pub(super) fn pages(&self) -> &dyn PaginatedListStore {
         match self {
-            Self::S3(store) => Some(&**store),
-            Self::Gcs(store) => Some(&**store),
-            Self::Azure(_) => None,
+            Self::S3(store) => &**store,
+            Self::Gcs(store) => &**store,
+            Self::Azure(store) => &**store,
         }
     }
 }
@@ -126,11 +139,15 @@ fn open_gcs(
         .with_bucket_name(&connection.bucket)
         .with_retry(retries())
         .with_http_connector(connector);
-    if let Some(endpoint) = &connection.endpoint {
-        builder = builder.with_base_url(endpoint);
-    }
+    // Always set: the document of a service account could name another one, which was not checked.
+    builder = builder.with_base_url(connection.endpoint.as_deref().unwrap_or(GCS_ENDPOINT));
     let builder = match &connection.credentials {
-        ObjectCredentials::Anonymous => builder.with_skip_signature(true),
+        // With empty credentials, so that the library does not look for some on this host.
+        ObjectCredentials::Anonymous => {
+            let none = GcpCredential { bearer: String::new() };
+            let none = Arc::new(StaticCredentialProvider::new(none));
+            builder.with_skip_signature(true).with_credentials(none)
+        }
         ObjectCredentials::ServiceAccount(document) => {
             builder.with_service_account_key(document.reveal())
         }

@@ -24,7 +24,7 @@ use object_store::{
 };
 use reqwest::{
     dns::{Name, Resolve, Resolving},
-    header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH},
+    header::{HeaderName, HeaderValue},
     redirect::Policy,
 };
 use rustls::ClientConfig;
@@ -40,9 +40,9 @@ pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LISTING: usize = 8 << 20;
 
 tokio::task_local! {
-    /// The condition under which an upload in parts may be completed. The library has no argument
-    /// for it; the header needs no signature.
-    pub(super) static COMPLETION: Option<String>;
+    /// The header with the condition under which an upload in parts may be completed. The library
+    /// has no argument for it; the header needs no signature.
+    pub(super) static COMPLETION: (HeaderName, HeaderValue);
 }
 
 /// Makes the client of one connection.
@@ -124,7 +124,7 @@ impl HttpService for GuardedClient {
     async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let lists = is_listing(&request);
         if is_completion(&request)
-            && let Some((name, value)) = completion_header()
+            && let Ok((name, value)) = COMPLETION.try_with(Clone::clone)
         {
             request.headers_mut().insert(name, value);
         }
@@ -162,15 +162,6 @@ fn is_completion(request: &HttpRequest) -> bool {
         "POST" => has("uploadId="),
         "PUT" => has("comp=blocklist"),
         _ => false,
-    }
-}
-
-/// The header of the condition that this task has set.
-fn completion_header() -> Option<(HeaderName, HeaderValue)> {
-    let condition = COMPLETION.try_with(Clone::clone).ok()?;
-    match condition {
-        Some(tag) => Some((IF_MATCH, HeaderValue::from_str(&tag).ok()?)),
-        None => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
     }
 }
 

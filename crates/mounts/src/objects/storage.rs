@@ -18,6 +18,7 @@ use object_store::{
     PutPayload, UpdateVersion, list::PaginatedListOptions, multipart::PartId,
     path::Path as StorePath,
 };
+use reqwest::header::{HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 
 use super::{
     EndpointAccess, ObjectPath,
@@ -111,49 +112,15 @@ impl ObjectStorage {
         directory: &ObjectPath,
         from: Option<String>,
     ) -> Result<ListPage, StorageError> {
-        self.list_some(directory, from, PAGE).await
-    }
-
-    /// Whether a directory has any entry, which is all that makes a directory exist.
-    pub async fn has_entries(&self, directory: &ObjectPath) -> Result<bool, StorageError> {
         let prefix = directory.prefix_below(&self.prefix);
-        let Some(pages) = self.backend.pages() else {
-            let page = self.list_some(directory, None, 1).await?;
-            return Ok(!page.directories.is_empty() || !page.objects.is_empty());
+        let options = PaginatedListOptions {
+            delimiter: Some("/".into()),
+            max_keys: Some(PAGE),
+            page_token: from,
+            ..Default::default()
         };
-        let options = PaginatedListOptions { max_keys: Some(LOOK), ..Default::default() };
-        let page = pages.list_paginated(Some(&prefix), options).await?;
-        // The object that marks a directory counts, too. The library drops the `/` of its key.
-        let marker = prefix.strip_suffix('/').unwrap_or(&prefix);
-        let is_below = |key: &str| key.starts_with(&prefix) || key == marker;
-        Ok(page.result.objects.iter().any(|found| is_below(found.location.as_ref())))
-    }
-
-    async fn list_some(
-        &self,
-        directory: &ObjectPath,
-        from: Option<String>,
-        most: usize,
-    ) -> Result<ListPage, StorageError> {
-        let prefix = directory.prefix_below(&self.prefix);
-        let (result, next) = match self.backend.pages() {
-            Some(pages) => {
-                let options = PaginatedListOptions {
-                    delimiter: Some("/".into()),
-                    max_keys: Some(most),
-                    page_token: from,
-                    ..Default::default()
-                };
-                let page = pages.list_paginated(Some(&prefix), options).await?;
-                (page.result, page.page_token)
-            }
-            None => {
-                let below = StorePath::parse(&prefix)
-                    .map_err(|error| StorageError::Invalid(error.to_string()))?;
-                let below = (!prefix.is_empty()).then_some(&below);
-                (self.backend.objects().list_with_delimiter(below).await?, None)
-            }
-        };
+        let page = self.backend.pages().list_paginated(Some(&prefix), options).await?;
+        let (result, next) = (page.result, page.page_token);
         let name_of = |key: &StorePath| {
             // A hostile endpoint may answer with keys of another prefix.
             let name = key.as_ref().strip_prefix(&prefix)?;
@@ -166,6 +133,17 @@ impl ObjectStorage {
         });
         let objects = objects.collect();
         Ok(ListPage { directories, objects, next })
+    }
+
+    /// Whether a directory has any entry, which is all that makes a directory exist.
+    pub async fn has_entries(&self, directory: &ObjectPath) -> Result<bool, StorageError> {
+        let prefix = directory.prefix_below(&self.prefix);
+        let options = PaginatedListOptions { max_keys: Some(LOOK), ..Default::default() };
+        let page = self.backend.pages().list_paginated(Some(&prefix), options).await?;
+        // The object that marks a directory counts, too. The library drops the `/` of its key.
+        let marker = prefix.strip_suffix('/').unwrap_or(&prefix);
+        let is_below = |key: &str| key.starts_with(&prefix) || key == marker;
+        Ok(page.result.objects.iter().any(|found| is_below(found.location.as_ref())))
     }
 
     /// What is known of an object.
@@ -203,7 +181,11 @@ impl ObjectStorage {
             PutCondition::Always => PutMode::Overwrite,
             PutCondition::IfNew => PutMode::Create,
             PutCondition::IfTag(tag) => {
-                PutMode::Update(UpdateVersion { e_tag: Some(tag.clone()), version: None })
+                let version = match self.backend.has_generations() {
+                    true => Some(self.find_generation(path, tag).await?),
+                    false => None,
+                };
+                PutMode::Update(UpdateVersion { e_tag: Some(tag.clone()), version })
             }
         };
         let options = PutOptions::from(mode);
@@ -213,10 +195,47 @@ impl ObjectStorage {
             // A store without conditions: what it can do is checked before.
             Err(StorageError::Unsupported(_)) => {
                 self.check_condition(path, condition).await?;
-                Ok(self.backend.objects().put(&key, content).await?.e_tag)
+                Ok(self.backend.objects().put(&key, content).await?.e_tag.map(quote_tag))
             }
-            put => Ok(put?.e_tag),
+            put => Ok(put?.e_tag.map(quote_tag)),
         }
+    }
+
+    /// The generation of an object with this tag. A store that has generations compares them and
+    /// not the tags when an object is written.
+    async fn find_generation(&self, path: &ObjectPath, tag: &str) -> Result<String, StorageError> {
+        let found = self.backend.objects().head(&self.key(path)?).await.map_err(StorageError::from);
+        match found {
+            Ok(found) if found.e_tag.clone().map(quote_tag).as_deref() == Some(tag) => {
+                let missing = || StorageError::Unsupported("there is no generation".to_owned());
+                found.version.ok_or_else(missing)
+            }
+            Ok(_) | Err(StorageError::NotFound) => Err(StorageError::Changed),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The header with the condition of an upload in parts.
+    async fn completion_header(
+        &self,
+        path: &ObjectPath,
+        condition: &PutCondition,
+    ) -> Result<Option<(HeaderName, HeaderValue)>, StorageError> {
+        const GENERATION: HeaderName = HeaderName::from_static("x-goog-if-generation-match");
+        if self.backend.signs_conditions() {
+            return Ok(None);
+        }
+        let (name, text) = match (condition, self.backend.has_generations()) {
+            (PutCondition::Always, _) => return Ok(None),
+            (PutCondition::IfNew, false) => (IF_NONE_MATCH, "*".to_owned()),
+            (PutCondition::IfNew, true) => (GENERATION, "0".to_owned()),
+            (PutCondition::IfTag(tag), false) => (IF_MATCH, tag.clone()),
+            (PutCondition::IfTag(tag), true) => {
+                (GENERATION, self.find_generation(path, tag).await?)
+            }
+        };
+        let invalid = |_| StorageError::Invalid("the tag of the object is no header".to_owned());
+        Ok(Some((name, HeaderValue::from_str(&text).map_err(invalid)?)))
     }
 
     /// Begins an upload in parts.
@@ -245,14 +264,14 @@ impl ObjectStorage {
     ) -> Result<Option<String>, StorageError> {
         // Not every store checks the header below, and the time between is short.
         self.check_condition(path, condition).await?;
+        let header = self.completion_header(path, condition).await?;
         let key = self.key(path)?;
         let completing = self.backend.parts().complete_multipart(&key, upload, parts);
-        let done = match condition {
-            PutCondition::Always => completing.await,
-            PutCondition::IfNew => COMPLETION.scope(None, completing).await,
-            PutCondition::IfTag(tag) => COMPLETION.scope(Some(tag.clone()), completing).await,
+        let done = match header {
+            None => completing.await,
+            Some(header) => COMPLETION.scope(header, completing).await,
         };
-        Ok(done?.e_tag)
+        Ok(done?.e_tag.map(quote_tag))
     }
 
     /// Gives up an upload.
@@ -300,5 +319,11 @@ impl ObjectStorage {
 }
 
 fn info_of(meta: &ObjectMeta) -> ObjectInfo {
-    ObjectInfo { size: meta.size, modified: meta.last_modified.into(), tag: meta.e_tag.clone() }
+    let tag = meta.e_tag.clone().map(quote_tag);
+    ObjectInfo { size: meta.size, modified: meta.last_modified.into(), tag }
+}
+
+/// The tag as headers have it. Azure leaves out the quotes in lists.
+fn quote_tag(tag: String) -> String {
+    if tag.starts_with('"') || tag.starts_with("W/") { tag } else { format!("\"{tag}\"") }
 }

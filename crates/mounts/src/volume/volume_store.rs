@@ -26,15 +26,15 @@ use super::{Beneath, VolumeFull, VolumeLedger, VolumeQuota, VolumeUsage, open_be
 const FILES: &str = "files";
 const LEDGER: &str = "ledger";
 const USERS: &str = "users";
-/// The name under which a file is written until it is complete.
-const PARTIAL: &str = ".cloche-upload-";
+/// Files that clients are uploading. No guest and no client sees them there.
+pub(super) const UPLOADS: &str = "uploads";
 /// How many bytes are copied between two looks at the ledger.
 const COPY_CHUNK: usize = 1 << 20;
 
 /// The volumes of a host.
 #[derive(Clone, Debug)]
 pub struct VolumeStore {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
 }
 
 /// One entry of a directory of a volume.
@@ -87,17 +87,6 @@ impl VolumeStore {
         // The volume must survive a crash once its row does.
         File::open(&path)?.sync_all()?;
         File::open(&self.directory)?.sync_all()
-    }
-
-    /// Removes a volume and its files; no error if it does not exist.
-    ///
-    /// # Errors
-    /// When something of it cannot be removed.
-    pub fn remove(&self, id: &VolumeId) -> io::Result<()> {
-        match fs::remove_dir_all(self.path_of(id)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
     }
 
     /// How much of a volume is used.
@@ -211,18 +200,19 @@ impl VolumeStore {
         let root = self.open_root(id)?;
         make_parents(&root, &ledger, path)?;
         let Beneath { parent, name } = Beneath::open_parent(&root, path.as_bytes())?;
-        let partial = format!("{PARTIAL}{:016x}", random_number());
+        let uploads = self.open_uploads(id)?;
+        let partial = format!("{:016x}", random_number());
         reserve(&ledger, 0, 1)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
         let mut written = 0;
-        let copied = rustix::fs::openat(&parent, &*partial, flags, mode)
+        let copied = rustix::fs::openat(&uploads, &*partial, flags, mode)
             .map_err(io::Error::from)
             .and_then(|file| copy_counted(&ledger, &mut File::from(file), content, &mut written));
         let replaced = copied.and_then(|()| {
             let mut locked = ledger.lock()?;
             let old = rustix::fs::statat(&parent, name, AtFlags::SYMLINK_NOFOLLOW).ok();
-            rustix::fs::renameat(&parent, &*partial, &parent, name)?;
+            rustix::fs::renameat(&uploads, &*partial, &parent, name)?;
             if let Some(old) = old {
                 let is_last = old.st_nlink < 2
                     && FileType::from_raw_mode(old.st_mode) == FileType::RegularFile;
@@ -243,7 +233,7 @@ impl VolumeStore {
                 Ok(written)
             }
             Err(error) => {
-                let _ = rustix::fs::unlinkat(&parent, &*partial, AtFlags::empty());
+                let _ = rustix::fs::unlinkat(&uploads, &*partial, AtFlags::empty());
                 if let Ok(mut locked) = ledger.lock() {
                     locked.release(written, 1);
                 }
@@ -278,6 +268,13 @@ impl VolumeStore {
     pub(super) fn open_root(&self, id: &VolumeId) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(rustix::fs::open(self.path_of(id).join(FILES), flags, Mode::empty())?)
+    }
+
+    fn open_uploads(&self, id: &VolumeId) -> io::Result<OwnedFd> {
+        let path = self.path_of(id).join(UPLOADS);
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        Ok(rustix::fs::open(path, flags, Mode::empty())?)
     }
 
     fn open_ledger_files(&self, id: &VolumeId) -> io::Result<[File; 2]> {
@@ -413,6 +410,35 @@ mod tests {
         assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 900, entries: 1 });
         assert_eq!(store.list(&id, "").unwrap().len(), 1);
         write(&store, &id, "b", 100).unwrap();
+    }
+
+    #[test]
+    fn an_upload_is_unseen_until_it_is_whole_and_a_dead_one_is_removed() {
+        let (directory, store, id) = store();
+        write(&store, &id, "a", 100).unwrap();
+        let uploads = directory.path().join("volumes/vol_a/uploads");
+        // A client whose content breaks off after it was seen by no one.
+        struct Watched<'w>(&'w VolumeStore, &'w Path, usize);
+        impl Read for Watched<'_> {
+            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+                self.2 += 1;
+                let seen = self.0.list(&"vol_a".parse().unwrap(), "").unwrap();
+                assert_eq!((seen.len(), seen[0].size), (1, 100));
+                assert_eq!(fs::read_dir(self.1).unwrap().count(), 1);
+                into[..10].fill(1);
+                if self.2 > 3 { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(10) }
+            }
+        }
+        let mut broken = Watched(&store, &uploads, 0);
+        store.write_file(&id, ByteSize(1000), "a", &mut broken).unwrap_err();
+        assert_eq!(fs::read_dir(&uploads).unwrap().count(), 0);
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 100, entries: 1 });
+        // One that a dead server has left.
+        fs::write(uploads.join("0123"), "x").unwrap();
+        store.remove_partial_uploads().unwrap();
+        assert!(!uploads.exists());
+        write(&store, &id, "a", 200).unwrap();
+        assert_eq!(store.usage(&id).unwrap(), VolumeUsage { bytes: 200, entries: 1 });
     }
 
     #[test]

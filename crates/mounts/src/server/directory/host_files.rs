@@ -11,7 +11,7 @@ use std::{
 
 use fuser::{FileType, TimeOrNow};
 use rustix::{
-    fs::{AtFlags, Dir, Mode, OFlags, Statx, StatxFlags, Timespec, Timestamps},
+    fs::{AtFlags, Dir, OFlags, Statx, StatxFlags, Timespec, Timestamps},
     io::{Errno, Result},
 };
 

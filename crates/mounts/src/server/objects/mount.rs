@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     future::Future,
     os::fd::OwnedFd,
-    sync::{Arc, OnceLock, atomic::AtomicU64},
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -96,7 +96,7 @@ impl ObjectHandles {
 
 impl ObjectMount {
     pub(in crate::server) fn new(settings: ObjectMountSettings, runtime: Handle) -> Self {
-        let (used, most) = (AtomicU64::new(0), settings.most_spool);
+        let spool_budget = Arc::new(SpoolBudget::new(settings.most_spool));
         Self {
             settings,
             runtime,
@@ -104,7 +104,7 @@ impl ObjectMount {
             nodes: Mutex::new(ObjectNodes::new()),
             handles: Mutex::default(),
             budget: ReadBudget::new(READ_AHEAD),
-            spool_budget: Arc::new(SpoolBudget { used, most }),
+            spool_budget,
             meter: MountMeter::default(),
         }
     }

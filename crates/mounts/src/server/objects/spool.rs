@@ -22,6 +22,7 @@ use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
 };
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{range_set::RangeSet, read_ahead::ObjectReader};
 use crate::{ObjectInfo, ObjectPath, ObjectStorage, PutCondition, StorageError, volume::to_errno};
@@ -34,14 +35,27 @@ const PARTS_AT_ONCE: usize = 3;
 const LEAST_UPLOAD: Duration = Duration::from_secs(30);
 const SLOWEST: u64 = 512 << 10;
 
-/// Bytes in spool files of one mount.
+/// Parts of all files of a mount that are in memory at once, to be uploaded.
+const MOST_PARTS: usize = 6;
+
+/// Bytes in spool files of one mount, and parts of them in memory.
 #[derive(Debug)]
 pub(super) struct SpoolBudget {
-    pub(super) used: AtomicU64,
-    pub(super) most: u64,
+    used: AtomicU64,
+    most: u64,
+    parts: Semaphore,
 }
 
 impl SpoolBudget {
+    pub(super) fn new(most: u64) -> Self {
+        Self { used: AtomicU64::new(0), most, parts: Semaphore::new(MOST_PARTS) }
+    }
+
+    /// Waits until one more part may be in memory. The upload has a deadline.
+    async fn take_part(&self) -> Option<SemaphorePermit<'_>> {
+        self.parts.acquire().await.ok()
+    }
+
     fn change(&self, from: u64, to: u64) -> Result<(), Errno> {
         if to <= from {
             self.used.fetch_sub(from - to, Ordering::Relaxed);
@@ -223,6 +237,7 @@ impl SpoolFile {
         let upload = async {
             match size <= PART {
                 true => {
+                    let _part = self.budget.take_part().await;
                     let content = self.read(0, size).await?;
                     storage.put(path, PutPayload::from(content), &condition).await
                 }
@@ -267,6 +282,7 @@ impl SpoolFile {
             async move {
                 let range: Range<u64> = index * PART..((index + 1) * PART).min(size);
                 let length = range.end - range.start;
+                let _part = self.budget.take_part().await;
                 let mut content = self.read(range.start, length).await?;
                 // It may have been truncated since; the next store uploads it again.
                 content.resize(usize::try_from(length).unwrap_or(0), 0);
