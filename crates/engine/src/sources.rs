@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 
 use crate::{Refusal, shared_parts::SharedParts, tenancy::KeyCache};
 
-pub(crate) use bindings::SandboxStorage;
+pub(crate) use bindings::{SandboxStorage, check_mount_substrate};
 use bindings::in_use_refusal;
 
 pub use bindings::NamedBinding;
