@@ -127,11 +127,13 @@ async fn run_as_native(language: Language, runtime: OciRuntime) {
 
 /// Runs some of the cases with an executor of their own, which counts how its cells start.
 async fn run_lane(cases: Vec<Case>, runtime: OciRuntime, findings: Arc<Mutex<Findings>>) {
-    let cells = Ways::start(Way::Cold).await;
+    let (cells, substrate) = (Ways::start(Way::Cold).await, Substrate::Oci(runtime));
+    // Each executor tries a substrate once, in a cell that counts too.
+    cells.executor.try_substrate(substrate).await.unwrap();
     for case in cases {
         let native = cells.run(&case).await;
         let mut spec = case.spec();
-        spec.sandbox.substrate = Substrate::Oci(runtime);
+        spec.sandbox.substrate = substrate;
         spec.limits.timeout = TIMEOUT;
         let seen = Seen::from(cells.run_as(spec, true).await);
         findings.lock().unwrap().add(&case, (&native, &seen), runtime);

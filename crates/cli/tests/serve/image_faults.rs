@@ -325,7 +325,7 @@ async fn a_removed_image_leaves_nothing_unpacked() {
     // Cells are parked on the image, and it is mounted.
     assert_eq!(output(&host, &key, "sh", "cat /one").await, "one");
     assert_eq!(unpacked(&host).len(), 3, "a base and a layer of each");
-    operator_json(&host, &["sandbox", "set", "s", "--image", "host"], "");
+    operator_json(&host, &["sandbox", "set", "default/s", "--image", "host"], "");
     assert_eq!(image(&host, &["rm", "one:1"]).code, 0);
     let unpacked_layers = async |count: usize| {
         eventually("the unpacked layers are removed", async || {

@@ -66,12 +66,12 @@ async fn what_only_native_cells_have_is_refused_when_it_is_saved_and_when_it_is_
     operator_json(&host, &["volume", "create", "work", "--quota", "8M"], "");
     operator_json(&host, &["sandbox", "create", "oci", "--substrate", "oci:crun"], "");
     refused(&["storage", "bind", "work", "--sandbox", "oci"], storage);
-    refused(&["sandbox", "set", "oci", "--storage", "work"], storage);
+    refused(&["sandbox", "set", "default/oci", "--storage", "work"], storage);
     let both = ["sandbox", "create", "x", "--substrate", "oci:crun", "--storage", "work"];
     refused(&both, storage);
-    refused(&["sandbox", "set", "oci", "--network", "unrestricted"], "needs the substrate native");
+    refused(&["sandbox", "set", "default/oci", "--network", "unrestricted"], "needs the substrate native");
     operator_json(&host, &["storage", "bind", "work", "--sandbox", "default"], "");
-    refused(&["sandbox", "set", "default", "--substrate", "oci:crun"], storage);
+    refused(&["sandbox", "set", "default/default", "--substrate", "oci:crun"], storage);
     // A key can be bound too, and its sandbox can be moved later: then it is refused when used.
     let set = json!({"substrate": "oci:crun", "storage": []});
     let set = host.admin_json(Method::PATCH, &sandbox, set).await;
@@ -105,7 +105,7 @@ async fn injected_credentials_reach_programs_on_every_substrate() {
         assert_eq!(status, 200, "{substrate}: {answer}");
         let expected = format!("{value} 0o400 1000 db://x\n");
         assert_eq!(answer["stdout"], expected, "{substrate}: {answer}");
-        let left = "grep -rl 'only the program may' ~ /tmp | wc -l";
+        let left = "grep -rl 'only the program[ ]may' ~ /tmp | wc -l";
         let left = json!({"code": left, "language": "bash", "thread_id": "kept"});
         assert_eq!(host.run(left).await.1["stdout"], "0\n", "{substrate}");
     }
