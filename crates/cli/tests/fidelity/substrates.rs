@@ -50,7 +50,6 @@ const DIFFERENT: &[KnownDifference] = &[
     ("descriptors.js", RUNSC, "another kernel"),
     ("environment.", RUNSC, "another kernel"),
     ("exits.js (process.emitWarning", RUNSC, "another kernel"),
-    ("signals.js", RUNSC, "another kernel"),
     ("signals_to_the_first.py", RUNSC, "another kernel"),
 ];
 

@@ -69,7 +69,10 @@ async fn what_only_native_cells_have_is_refused_when_it_is_saved_and_when_it_is_
     refused(&["sandbox", "set", "default/oci", "--storage", "work"], storage);
     let both = ["sandbox", "create", "x", "--substrate", "oci:crun", "--storage", "work"];
     refused(&both, storage);
-    refused(&["sandbox", "set", "default/oci", "--network", "unrestricted"], "needs the substrate native");
+    refused(
+        &["sandbox", "set", "default/oci", "--network", "unrestricted"],
+        "needs the substrate native",
+    );
     operator_json(&host, &["storage", "bind", "work", "--sandbox", "default"], "");
     refused(&["sandbox", "set", "default/default", "--substrate", "oci:crun"], storage);
     // A key can be bound too, and its sandbox can be moved later: then it is refused when used.

@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{ByteSize, ImageDigest, Language, NetworkPolicy, RunLimits, SandboxProfile, SandboxShape};
+use cloche_model::{
+    ByteSize, ImageDigest, Language, NetworkPolicy, RunLimits, SandboxProfile, SandboxShape,
+};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use super::{
@@ -185,7 +187,8 @@ impl Pool {
 
     /// Ends what is parked on an image that is gone.
     pub(crate) async fn discard_image(&self, image: &ImageDigest) {
-        let is_on_it = |key: &PoolKey| key.making.image.as_ref().is_some_and(|it| it.digest == *image);
+        let is_on_it =
+            |key: &PoolKey| key.making.image.as_ref().is_some_and(|it| it.digest == *image);
         let gone: Vec<(PoolKey, PoolBucket)> =
             self.inner.lock_buckets().extract_if(|key, _| is_on_it(key)).collect();
         for cell in gone.iter().flat_map(|(_, bucket)| bucket.all_cells()) {

@@ -108,12 +108,9 @@ async fn exit_codes_and_signals_are_reported_on_every_substrate() {
             let outcome = run(&executor, on(substrate, Language::Python, code)).await;
             assert_eq!(outcome.ending, ending, "{substrate}: {code}: {outcome:?}");
         }
-        if substrate != Substrate::Oci(OciRuntime::Runsc) {
-            // There the program is pid 1, which its own signals do not end.
-            let code = "import os; os.kill(os.getpid(), 15)";
-            let outcome = run(&executor, on(substrate, Language::Python, code)).await;
-            assert_eq!(outcome.ending, RunEnding::Signalled(15), "{substrate}: {outcome:?}");
-        }
+        let code = "import os; os.kill(os.getpid(), 15)";
+        let outcome = run(&executor, on(substrate, Language::Python, code)).await;
+        assert_eq!(outcome.ending, RunEnding::Signalled(15), "{substrate}: {outcome:?}");
         let outcome = run(&executor, on(substrate, Language::Bash, "exit 3")).await;
         assert_eq!(outcome.ending, RunEnding::Exited(3), "{substrate}");
     }
