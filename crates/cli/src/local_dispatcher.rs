@@ -106,6 +106,11 @@ impl Dispatcher for LocalDispatcher {
         })
     }
 
+    fn forget_image(&self, image: Arc<ImageRoot>) -> BoxFuture<'static, ()> {
+        let executor = self.executor.clone();
+        Box::pin(async move { executor.forget_image(&image).await })
+    }
+
     fn check_ready(&self) -> Result<(), String> {
         if !self.executor.has_spawner() {
             return Err(NO_SPAWNER.to_owned());

@@ -85,6 +85,11 @@ pub trait Dispatcher: Send + Sync {
         true
     }
 
+    /// Frees what is held for an image that was removed.
+    fn forget_image(&self, _image: Arc<ImageRoot>) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Tries whether runs can have this substrate, by starting one.
     ///
     /// # Errors

@@ -325,6 +325,7 @@ impl ImageParts {
                 removed.freed_bytes += sizes.map(|known| known.stored.bytes()).next().unwrap_or(0);
             }
         }
+        self.dispatcher.forget_image(Arc::new(image.to_root())).await;
         self.storage.remove_layers(&layers).await;
         Ok(removed)
     }

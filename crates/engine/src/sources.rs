@@ -21,8 +21,8 @@ use tokio::sync::Mutex;
 
 use crate::{Refusal, shared_parts::SharedParts, tenancy::KeyCache};
 
-pub(crate) use bindings::SandboxStorage;
 use bindings::in_use_refusal;
+pub(crate) use bindings::{SandboxStorage, check_mount_substrate};
 
 pub use bindings::NamedBinding;
 pub use connection_check::{CheckStep, ConnectionCheck};

@@ -72,6 +72,18 @@ pub(crate) struct DriverSetup {
     pub(crate) checks_version: bool,
 }
 
+impl DriverSetup {
+    /// The part of the disk limit that is for a `/dev/shm` that the runtime has in its own memory.
+    const fn shared_memory_bytes(&self) -> u64 {
+        const MOST: u64 = 64 << 20;
+        match self.runtime {
+            OciRuntime::Crun | OciRuntime::Runc => 0,
+            OciRuntime::Runsc if self.disk.0 / 4 < MOST => self.disk.0 / 4,
+            OciRuntime::Runsc => MOST,
+        }
+    }
+}
+
 /// The descriptors of a driver. None has a number that another one is going to get.
 pub(crate) struct DriverFds {
     /// Standard input, output and error of the guest, the job socket, the control socket.

@@ -41,12 +41,23 @@ struct CacheState {
     clock: u64,
 }
 
+impl CacheState {
+    /// Takes a layer off the list. Its number stays taken until its files are removed.
+    fn forget(&mut self, key: &CacheKey) -> Option<u64> {
+        let layer = self.layers.remove(key)?;
+        self.bytes -= layer.bytes;
+        Some(layer.number)
+    }
+}
+
 struct CachedLayer {
     number: u64,
     bytes: u64,
     uses: u64,
     used: u64,
     root: (u32, Mtime),
+    /// Whether it is removed after its last use, because its layer is not stored any more.
+    is_condemned: bool,
 }
 
 /// The content of `<name>.layer`.
@@ -110,6 +121,8 @@ impl LayerCache {
         let layer = state.layers.get_mut(key)?;
         layer.uses += 1;
         layer.used = clock;
+        // It was stored again.
+        layer.is_condemned = false;
         let (name, root) = (encode_name(layer.number), layer.root);
         Some(HeldLayer { cache: Arc::clone(self), key: key.clone(), name, root })
     }
@@ -124,37 +137,39 @@ impl LayerCache {
                 }
                 let idle = state.layers.iter().filter(|(_, layer)| layer.uses == 0);
                 let oldest = idle.min_by_key(|(_, layer)| layer.used).map(|(key, _)| key.clone());
-                let Some(layer) = oldest.and_then(|key| state.layers.remove(&key)) else { return };
-                state.bytes -= layer.bytes;
-                layer.number
+                let Some(number) = oldest.and_then(|key| state.forget(&key)) else { return };
+                number
             };
-            if let Err(error) = self.remove_layer(victim) {
-                tracing::warn!(%error, "could not remove a layer from the cache");
-                // The name stays reserved, so that a new layer is not mixed with the remaining
-                // files.
-                continue;
-            }
-            self.state.lock().taken.remove(&victim);
+            self.free_layer(victim);
         }
     }
 
-    /// Removes a layer that is not in use, to free its space now.
+    /// Removes a layer that is not stored any more: now, or after its last use.
     pub(crate) fn evict(&self, digest: &LayerDigest) {
         let numbers: Vec<u64> = {
             let mut state = self.state.lock();
-            let idle = |(key, layer): (&CacheKey, &CachedLayer)| {
-                (key.0 == *digest && layer.uses == 0).then(|| key.clone())
-            };
-            let keys: Vec<CacheKey> = state.layers.iter().filter_map(idle).collect();
-            let removed: Vec<CachedLayer> =
-                keys.iter().filter_map(|key| state.layers.remove(key)).collect();
-            state.bytes -= removed.iter().map(|layer| layer.bytes).sum::<u64>();
-            removed.iter().map(|layer| layer.number).collect()
-        };
-        for number in numbers {
-            if self.remove_layer(number).is_ok() {
-                self.state.lock().taken.remove(&number);
+            let mut idle = Vec::new();
+            for (key, layer) in state.layers.iter_mut().filter(|(key, _)| key.0 == *digest) {
+                layer.is_condemned = true;
+                if layer.uses == 0 {
+                    idle.push(key.clone());
+                }
             }
+            idle.iter().filter_map(|key| state.forget(key)).collect()
+        };
+        numbers.into_iter().for_each(|number| self.free_layer(number));
+    }
+
+    /// The layers that are unpacked here.
+    pub(crate) fn cached_digests(&self) -> BTreeSet<LayerDigest> {
+        self.state.lock().layers.keys().map(|(digest, _)| digest.clone()).collect()
+    }
+
+    /// Removes the files of a layer that was forgotten. If that fails, its name stays reserved.
+    fn free_layer(&self, number: u64) {
+        match self.remove_layer(number) {
+            Ok(()) => _ = self.state.lock().taken.remove(&number),
+            Err(error) => tracing::warn!(%error, "could not remove a layer from the cache"),
         }
     }
 
@@ -184,7 +199,8 @@ impl LayerCache {
         state.clock += 1;
         state.bytes += bytes;
         let used = state.clock;
-        state.layers.insert(key.clone(), CachedLayer { number, bytes, uses: 1, used, root });
+        let layer = CachedLayer { number, bytes, uses: 1, used, root, is_condemned: false };
+        state.layers.insert(key.clone(), layer);
         Ok(HeldLayer { cache: Arc::clone(self), key: key.clone(), name, root })
     }
 
@@ -255,8 +271,21 @@ pub(crate) struct HeldLayer {
 
 impl Drop for HeldLayer {
     fn drop(&mut self) {
-        if let Some(layer) = self.cache.state.lock().layers.get_mut(&self.key) {
+        let number = {
+            let mut state = self.cache.state.lock();
+            let Some(layer) = state.layers.get_mut(&self.key) else { return };
             layer.uses -= 1;
+            if layer.uses > 0 || !layer.is_condemned {
+                return;
+            }
+            state.forget(&self.key)
+        };
+        let Some(number) = number else { return };
+        // A large tree takes a while, and the caller may be a task.
+        let cache = Arc::clone(&self.cache);
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => _ = runtime.spawn_blocking(move || cache.free_layer(number)),
+            Err(_) => cache.free_layer(number),
         }
     }
 }
@@ -315,7 +344,7 @@ fn scan_cache_dir(dir: &Path) -> std::io::Result<CacheState> {
         state.clock += 1;
         state.bytes += record.bytes;
         let (used, bytes, root) = (state.clock, record.bytes, record.root);
-        let layer = CachedLayer { number, bytes, uses: 0, used, root };
+        let layer = CachedLayer { number, bytes, uses: 0, used, root, is_condemned: false };
         state.layers.insert((record.digest, record.copy), layer);
     }
     for other in others {

@@ -66,7 +66,27 @@ impl Layers {
             swept.deleted += 1;
             swept.bytes += meta.size;
         }
+        self.evict_orphans(keep).await?;
         Ok(swept)
+    }
+
+    /// Removes unpacked layers that are not stored any more. A process that ends while it uses one
+    /// leaves it behind.
+    async fn evict_orphans(&self, keep: &HashSet<LayerDigest>) -> Result<(), LayerError> {
+        let cached = self.0.cache.cached_digests();
+        for digest in cached.into_iter().filter(|digest| !keep.contains(digest)) {
+            // Nothing is published meanwhile.
+            let _alone = self.0.gate.write().await;
+            if self.0.blobs.blob_meta(&digest).await?.is_none() {
+                let cache = Arc::clone(&self.0.cache);
+                let evict = move || {
+                    cache.evict(&digest);
+                    Ok(())
+                };
+                run_blocking(evict).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether this process stored the layer within the grace period.

@@ -1,10 +1,15 @@
-//! The same programs on crun and runc: output, errors and ending are those of a cold native cell,
-//! byte for byte. What cannot be the same is in the table below and in `docs/FIDELITY.md`, and must
+//! The same programs on crun, runc and runsc: output, errors and ending are those of a cold native
+//! cell, byte for byte. What cannot be the same is in the table below and in `docs/FIDELITY.md`, and must
 //! then really differ in one case at least.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use cloche_model::{Language, OciRuntime, Substrate};
+use tokio::task::JoinSet;
 
 use crate::{
     DOCUMENTED,
@@ -17,22 +22,41 @@ use crate::{
 /// `docs/FIDELITY.md`.
 type KnownDifference = (&'static str, &'static [OciRuntime], &'static str);
 
+const ALL: &[OciRuntime] = &[OciRuntime::Crun, OciRuntime::Runc, OciRuntime::Runsc];
 const CRUN: &[OciRuntime] = &[OciRuntime::Crun];
 const KERNELS: &[OciRuntime] = &[OciRuntime::Crun, OciRuntime::Runc];
+const RUNSC: &[OciRuntime] = &[OciRuntime::Runsc];
 
 const DIFFERENT: &[KnownDifference] = &[
-    ("identity.", KERNELS, "name of the interpreter"),
-    ("exits.js (process.abort", KERNELS, "name of the interpreter"),
-    ("mounts.py", KERNELS, "mounts of a runtime"),
-    ("mount_points.py", KERNELS, "mounts of a runtime"),
-    ("process.py", KERNELS, "parent of the program"),
-    ("surroundings.js", KERNELS, "limits of a process"),
+    ("identity.", ALL, "name of the interpreter"),
+    ("exits.js (process.abort", ALL, "name of the interpreter"),
+    ("mounts.py", ALL, "mounts of a runtime"),
+    ("mount_points.py", ALL, "mounts of a runtime"),
+    ("process.py", ALL, "parent of the program"),
+    ("surroundings.js", ALL, "limits of a process"),
     ("surroundings.py", CRUN, "/dev/core"),
+    ("surroundings.py", RUNSC, "another kernel"),
     ("stdin_sync.js", CRUN, "/dev/stdin"),
+    ("stdin_sync.js", RUNSC, "/dev/stdin"),
+    ("big_output.py", RUNSC, "buffered output"),
+    ("broken_pipe.py", RUNSC, "buffered output"),
+    ("crash_buffers.py", RUNSC, "buffered output"),
+    ("encodings.py", RUNSC, "buffered output"),
+    ("exec_self.py", RUNSC, "buffered output"),
+    ("faults.py", RUNSC, "buffered output"),
+    ("fork.py", RUNSC, "buffered output"),
+    ("printed_in_c.py", RUNSC, "buffered output"),
+    ("sys_facts.py", RUNSC, "buffered output"),
+    ("descriptors.js", RUNSC, "another kernel"),
+    ("environment.", RUNSC, "another kernel"),
+    ("exits.js (process.emitWarning", RUNSC, "another kernel"),
+    ("signals_to_the_first.py", RUNSC, "another kernel"),
 ];
 
+/// How many cases run at the same time.
+const LANES: usize = 3;
 /// How long a case may take.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What was seen of a language on a runtime.
 #[derive(Default)]
@@ -84,18 +108,36 @@ async fn run_as_native(language: Language, runtime: OciRuntime) {
         skip(&error.to_string());
         return;
     }
-    let mut findings = Findings::default();
-    for case in case::all(language) {
+    cells.stop().await;
+    let findings = Arc::new(Mutex::new(Findings::default()));
+    let cases: Vec<Case> = case::all(language);
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES {
+        let cases = cases.iter().skip(lane).step_by(LANES).cloned().collect();
+        lanes.spawn(run_lane(cases, runtime, Arc::clone(&findings)));
+    }
+    while let Some(done) = lanes.join_next().await {
+        done.unwrap();
+    }
+    let findings = Arc::into_inner(findings).unwrap().into_inner().unwrap();
+    let wrong = findings.into_wrong();
+    assert!(wrong.is_empty(), "{substrate}: {}", wrong.join("\n"));
+}
+
+/// Runs some of the cases with an executor of their own, which counts how its cells start.
+async fn run_lane(cases: Vec<Case>, runtime: OciRuntime, findings: Arc<Mutex<Findings>>) {
+    let (cells, substrate) = (Ways::start(Way::Cold).await, Substrate::Oci(runtime));
+    // Each executor tries a substrate once, in a cell that counts too.
+    cells.executor.try_substrate(substrate).await.unwrap();
+    for case in cases {
         let native = cells.run(&case).await;
         let mut spec = case.spec();
         spec.sandbox.substrate = substrate;
         spec.limits.timeout = TIMEOUT;
         let seen = Seen::from(cells.run_as(spec, true).await);
-        findings.add(&case, (&native, &seen), runtime);
+        findings.lock().unwrap().add(&case, (&native, &seen), runtime);
     }
     cells.stop().await;
-    let wrong = findings.into_wrong();
-    assert!(wrong.is_empty(), "{substrate}: {}", wrong.join("\n"));
 }
 
 macro_rules! same_on {

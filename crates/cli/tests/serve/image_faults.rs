@@ -5,6 +5,7 @@
 
 use std::{
     fs,
+    io::Write,
     os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
@@ -22,6 +23,7 @@ use crate::{
     moto::Moto,
     registry::{ACCOUNT, HoldingProxy, Layouts, Registry, RegistryOptions},
     storage::SmallDisk,
+    storage_connections::operator_json,
     support::{Ended, can_sandbox, ended},
 };
 
@@ -205,12 +207,58 @@ fn add_customized_python(root: &Path, code: &str) {
     let libraries = fs::read_dir(root.join("usr/lib")).unwrap().map(|it| it.unwrap().path());
     let library = |path: &PathBuf| path.to_string_lossy().contains("/python3.");
     let library = { libraries }.find(library).unwrap();
-    // Debian's is a link to `/etc`, which from here is that of this machine.
-    let path = library.join("sitecustomize.py");
-    if path.is_symlink() {
+    replace_file_inside(root, &library.join("sitecustomize.py"), code);
+}
+
+/// Replaces a file of a root. Links of a copied root lead to files of this machine, so no link is
+/// followed: a link at the end is replaced, and a path that leads out of the root is a failure.
+fn replace_file_inside(root: &Path, path: &Path, content: &str) {
+    let directory = fs::canonicalize(path.parent().unwrap()).unwrap();
+    assert!(directory.starts_with(fs::canonicalize(root).unwrap()), "{directory:?} is outside");
+    let path = directory.join(path.file_name().unwrap());
+    if path.symlink_metadata().is_ok() {
         fs::remove_file(&path).unwrap();
     }
-    fs::write(path, code).unwrap();
+    let mut file = fs::File::options().write(true).create_new(true).open(path).unwrap();
+    file.write_all(content.as_bytes()).unwrap();
+}
+
+#[test]
+fn a_file_of_a_root_is_replaced_without_following_links() {
+    let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let kept = outside.path().join("kept");
+    fs::write(&kept, "kept").unwrap();
+    std::os::unix::fs::symlink(&kept, root.path().join("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path(), root.path().join("directory")).unwrap();
+    replace_file_inside(root.path(), &root.path().join("link"), "new");
+    assert_eq!(fs::read_to_string(root.path().join("link")).unwrap(), "new");
+    let led_out = std::panic::catch_unwind(|| {
+        replace_file_inside(root.path(), &root.path().join("directory/kept"), "new");
+    });
+    assert!(led_out.is_err(), "the path leads out of the root");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "kept");
+}
+
+#[tokio::test]
+async fn an_interpreter_that_the_suite_has_not_run_with_waits_and_is_not_forked() {
+    let Some(host) = Host::start().await else { return };
+    let Some(layouts) = Layouts::make(1000) else { return };
+    layouts.add_layer("base", "other", |root| {
+        add_customized_python(root, "import sys\nsys.abiflags = 't'\n");
+    });
+    let imported = import(&host, &layouts, "other");
+    let python = imported["interpreters"].as_array().unwrap().iter();
+    let python = { python }.find(|found| found["language"] == "python").unwrap();
+    assert_eq!(python["start"], "waiting", "{imported}");
+    let reason = python["reason"].as_str().unwrap();
+    assert!(reason.contains("a template needs CPython 3."), "{reason}");
+    assert!(reason.contains("; this is cpython 3.") && reason.ends_with('t'), "{reason}");
+    let shown = image(&host, &["inspect", "other:1"]);
+    assert!(shown.stdout.contains(reason), "{shown:?}");
+    let key = sandbox_key(&host, "s", "other:1");
+    for _ in 0..4 {
+        assert_eq!(output(&host, &key, "python", "print(6 * 7)").await, "42\n");
+    }
 }
 
 #[tokio::test]
@@ -265,4 +313,33 @@ async fn the_next_start_of_the_server_finds_an_image_ready() {
     assert_eq!(unpacked(&restarted), before, "a layer was unpacked again");
     let shown = image_json(&restarted, &["inspect", "one:1"]);
     assert_eq!(shown["interpreters"], imported["interpreters"]);
+}
+
+#[tokio::test]
+async fn a_removed_image_leaves_nothing_unpacked() {
+    let Some(host) = Host::start().await else { return };
+    let Some(layouts) = Layouts::make(1000) else { return };
+    import(&host, &layouts, "one");
+    import(&host, &layouts, "two");
+    let key = sandbox_key(&host, "s", "one:1");
+    // Cells are parked on the image, and it is mounted.
+    assert_eq!(output(&host, &key, "sh", "cat /one").await, "one");
+    assert_eq!(unpacked(&host).len(), 3, "a base and a layer of each");
+    operator_json(&host, &["sandbox", "set", "default/s", "--image", "host"], "");
+    assert_eq!(image(&host, &["rm", "one:1"]).code, 0);
+    let unpacked_layers = async |count: usize| {
+        eventually("the unpacked layers are removed", async || {
+            let left = unpacked(&host);
+            (left.len() == count).then_some(()).ok_or_else(|| format!("{left:?}"))
+        })
+        .await;
+    };
+    unpacked_layers(2).await;
+    assert_eq!(output(&host, &key, "bash", "echo runs").await, "runs\n");
+    assert_eq!(image(&host, &["prune"]).code, 0);
+    unpacked_layers(0).await;
+    assert_eq!(stored(&host), (0, Vec::new()));
+    // Imported again, it is unpacked again.
+    import(&host, &layouts, "one");
+    assert_eq!(unpacked(&host).len(), 2);
 }

@@ -7,7 +7,7 @@ use cloche_model::{
     StorageBacking, SubPath,
 };
 
-use crate::Caller;
+use crate::{Caller, sources::check_mount_substrate};
 
 /// The mounts of one execution, and the record of each.
 #[derive(Debug, Default)]
@@ -25,6 +25,9 @@ pub(super) fn admit_mounts(
     if let Some(path) = request.sub_paths.iter().find(|path| !is_mounted(path)) {
         let slug = path.slug();
         return Err(Invalid::new(format!("sub_paths: no storage is mounted at /data/{slug}")));
+    }
+    if !caller.storage.is_empty() {
+        check_mount_substrate(caller.sandbox.shape.substrate)?;
     }
     let mut admitted = AdmittedMounts::default();
     for bound in &caller.storage {

@@ -4,7 +4,8 @@
 //! write.
 
 use cloche_model::{
-    BindingUser, BoundStorage, ErrorCode, Invalid, KeyPrefix, StorageBinding, StorageSource, Team,
+    BindingUser, BoundStorage, ErrorCode, Invalid, KeyPrefix, StorageBinding, StorageSource,
+    Substrate, Team,
 };
 
 use super::StorageSources;
@@ -32,6 +33,11 @@ impl StorageSources {
         read_only: bool,
     ) -> Result<(), Refusal> {
         let user = self.find_user(source, target).await?;
+        if let BindingUser::Sandbox(id) = &user
+            && let Some(sandbox) = self.store.find_sandbox(id).await?
+        {
+            check_mount_substrate(sandbox.shape.substrate)?;
+        }
         let binding = StorageBinding { storage: source.id.clone(), user, path, read_only };
         if BoundStorage::new(source.clone(), std::slice::from_ref(&binding)).scope.is_none() {
             let message = format!("path: {:?} is not within the prefix", binding.path.as_str());
@@ -95,6 +101,16 @@ impl StorageSources {
                 Ok(BindingUser::Key(key.ok_or_else(missing)?.id))
             }
         }
+    }
+}
+
+/// Refuses storage in a sandbox whose cells cannot have it.
+pub(crate) fn check_mount_substrate(substrate: Substrate) -> Result<(), Invalid> {
+    match substrate {
+        Substrate::Native => Ok(()),
+        Substrate::Oci(_) => Err(Invalid::new(format!(
+            "storage: storage mounts need the substrate native, and this sandbox has {substrate}"
+        ))),
     }
 }
 

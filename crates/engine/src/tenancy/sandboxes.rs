@@ -14,7 +14,10 @@ use super::{
     EnvDraft, NetworkChange, Tenancy, UPDATE_ATTEMPTS, contended_refusal,
     sandbox_network::check_profile_network,
 };
-use crate::{Refusal, clock, secrets, sources::SandboxStorage};
+use crate::{
+    Refusal, clock, secrets,
+    sources::{SandboxStorage, check_mount_substrate},
+};
 
 /// The most modules of a preload list.
 const MAX_PRELOAD: usize = 50;
@@ -239,6 +242,9 @@ impl Tenancy {
         let names = draft.settings.storage.clone().unwrap_or_default();
         let storage = SandboxStorage::resolve(&*self.store, &team, &names).await?;
         self.choose_image(draft.settings).await?.apply(&mut sandbox, &team)?;
+        if !names.is_empty() {
+            check_mount_substrate(sandbox.shape.substrate)?;
+        }
         if is_chosen {
             self.try_substrate(&sandbox).await?;
         }
@@ -305,6 +311,13 @@ impl Tenancy {
                 None => None,
             };
             change.clone().apply(&mut sandbox, &team)?;
+            let has_storage = match &change.storage {
+                Some(names) => !names.is_empty(),
+                None => !self.store.sandbox_storage(&id).await?.is_empty(),
+            };
+            if has_storage && (change.substrate.is_some() || change.storage.is_some()) {
+                check_mount_substrate(sandbox.shape.substrate)?;
+            }
             if change.substrate.is_some() {
                 self.try_substrate(&sandbox).await?;
             }

@@ -69,7 +69,7 @@ fn bundle_config(
         },
         "root": {"path": STAGE_ROOT, "readonly": true},
         "hostname": "cloche",
-        "mounts": mounts(setup.runtime),
+        "mounts": mounts(setup),
         "linux": {
             "namespaces": namespaces(init),
             "uidMappings": id_mappings(setup),
@@ -117,9 +117,10 @@ fn read_only_paths(setup: &DriverSetup) -> Vec<String> {
     paths
 }
 
-fn mounts(runtime: OciRuntime) -> Value {
+fn mounts(setup: &DriverSetup) -> Value {
+    let is_gvisor = setup.runtime == OciRuntime::Runsc;
     // In gVisor the nodes are files of this tmpfs, and could not be opened for writing.
-    let dev_access = if runtime == OciRuntime::Runsc { "rw" } else { "ro" };
+    let dev_access = if is_gvisor { "rw" } else { "ro" };
     let writable = |name: &str, at: &str| {
         json!({
             "destination": at, "type": "bind", "source": format!("{STAGE}/{name}"),
@@ -139,14 +140,14 @@ fn mounts(runtime: OciRuntime) -> Value {
             "destination": "/dev/pts", "type": "devpts", "source": "devpts",
             "options": ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "max=64"],
         }),
-        writable("shm", "/dev/shm"),
+        if is_gvisor { own_shared_memory(setup) } else { writable("shm", "/dev/shm") },
         writable("tmp", "/tmp"),
         writable("home", HOME),
         writable("secrets", SECRETS_DIR),
         // What was mounted there for the cell.
         writable("data", MOUNTS_ROOT),
     ];
-    if runtime == OciRuntime::Runsc {
+    if is_gvisor {
         // Without a mount there runsc shows a tree of its own.
         mounts.push(json!({
             "destination": "/sys", "type": "tmpfs", "source": "tmpfs",
@@ -154,4 +155,14 @@ fn mounts(runtime: OciRuntime) -> Value {
         }));
     }
     mounts.into()
+}
+
+/// The `/dev/shm` of gVisor's own memory. In a directory of the host, two names of one file are two
+/// files to its futexes, and so a process waits for ever for a named semaphore of another one.
+fn own_shared_memory(setup: &DriverSetup) -> Value {
+    let size = format!("size={}", setup.shared_memory_bytes());
+    json!({
+        "destination": "/dev/shm", "type": "tmpfs", "source": "tmpfs",
+        "options": ["nosuid", "nodev", "rw", "mode=1777", size],
+    })
 }

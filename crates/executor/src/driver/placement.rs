@@ -16,10 +16,11 @@ use cloche_jail::{
     seccomp,
     sys::{self, CloneRequest, CloneSide, PrctlOption},
 };
+use cloche_model::SECRETS_DIR;
 
 use super::{
     DriverSetup,
-    stage::{RUN, STAGE_HOME, bind_dir},
+    stage::{RUN, STAGE_HOME, STAGE_SECRETS, bind_dir},
 };
 use crate::protocol::HOME;
 
@@ -35,9 +36,11 @@ pub(super) struct GuestCommand {
 /// Places the files of the job, and returns what to start; nothing if the job cannot be taken.
 pub(super) fn place_job(setup: &DriverSetup) -> io::Result<Option<GuestCommand>> {
     let root = format!("{RUN}/place");
-    let home = format!("{root}{HOME}");
-    fs::create_dir_all(&home)?;
-    bind_dir(STAGE_HOME, &home)?;
+    for (source, at) in [(STAGE_HOME, HOME), (STAGE_SECRETS, SECRETS_DIR)] {
+        let target = format!("{root}{at}");
+        fs::create_dir_all(&target)?;
+        bind_dir(source, &target)?;
+    }
     let os = |errno: sys::Errno| io::Error::from_raw_os_error(errno.0);
     let (read, write) = sys::pipe().map_err(os)?;
     let (read, write) = (sys::into_owned_fd(read), sys::into_owned_fd(write));

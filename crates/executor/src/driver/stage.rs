@@ -22,6 +22,8 @@ use super::DriverSetup;
 pub(crate) const STAGE: &str = "/stage";
 /// The guest's home, before the runtime mounts it.
 pub(crate) const STAGE_HOME: &str = "/stage/home";
+/// The guest's secret files, before the runtime mounts them.
+pub(super) const STAGE_SECRETS: &str = "/stage/secrets";
 /// The root of the cell.
 pub(super) const STAGE_ROOT: &str = "/stage/root";
 /// A tmpfs for the bundle and the state of the runtime.
@@ -45,6 +47,7 @@ pub(super) fn mount_proc() -> io::Result<()> {
 pub(super) fn build_stage(setup: &DriverSetup) -> io::Result<()> {
     mount_at("run", RUN, "tmpfs", NOSUID | NODEV, "size=16m,mode=711")?;
     let (bytes, inodes) = setup.disk;
+    let bytes = bytes - setup.shared_memory_bytes();
     let options = format!("size={bytes},nr_inodes={inodes},mode=755");
     mount_at("scratch", STAGE, "tmpfs", NOSUID | NODEV, &options)?;
     for (name, mode, owner) in [

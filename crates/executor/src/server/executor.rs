@@ -11,7 +11,7 @@ use std::{
 
 use cloche_egress::BrokerClient;
 use cloche_layers::Layers;
-use cloche_model::{Language, RunLimits, SandboxShape, Substrate};
+use cloche_model::{ImageRoot, Language, RunLimits, SandboxShape, Substrate};
 
 use super::{
     cell,
@@ -163,6 +163,14 @@ impl Executor {
     #[must_use]
     pub fn runs_images(&self) -> bool {
         self.inner.contained.is_none() && self.inner.layers.is_some()
+    }
+
+    /// Ends what is parked on an image that was removed, and unmounts it after its last cell.
+    pub async fn forget_image(&self, image: &ImageRoot) {
+        if let Some(pool) = &self.inner.pool {
+            pool.discard_image(&image.digest).await;
+        }
+        self.inner.spawner.forget_image(image);
     }
 
     /// Whether programs can have a network: there is a broker, and cells have a netns.

@@ -60,7 +60,8 @@ pub(crate) struct MountedImage {
     number: ImageNumber,
     /// Which life of the spawner it belongs to.
     life: u64,
-    last_use: Mutex<Instant>,
+    /// When a cell was started on it; `None` if it is not to be kept after its last cell.
+    last_use: Mutex<Option<Instant>>,
     released: Arc<ReleasedImages>,
     /// Keeps the layers unpacked.
     _unpacked: UnpackedStack,
@@ -110,7 +111,7 @@ impl SpawnerClient {
         let mut mounted = entry.lock().await;
         let life = self.life();
         if let Some(image) = mounted.as_ref().filter(|image| image.life == life) {
-            *lock_ignoring_poison(&image.last_use) = Instant::now();
+            *lock_ignoring_poison(&image.last_use) = Some(Instant::now());
             return Ok(Arc::clone(image));
         }
         if lock_ignoring_poison(&images.entries).len() > KEPT_IMAGES {
@@ -122,7 +123,7 @@ impl SpawnerClient {
         let image = Arc::new(MountedImage {
             number: ImageNumber(images.next.fetch_add(1, Ordering::Relaxed)),
             life,
-            last_use: Mutex::new(Instant::now()),
+            last_use: Mutex::new(Some(Instant::now())),
             released: Arc::clone(&images.released),
             _unpacked: unpacked,
         });
@@ -131,13 +132,26 @@ impl SpawnerClient {
         Ok(image)
     }
 
+    /// Lets an image be unmounted as soon as no cell is alive on it.
+    pub(crate) fn forget_image(&self, root: &ImageRoot) {
+        if let Some(entry) = lock_ignoring_poison(&self.images().entries).get(&root.layers)
+            // A caller that has the lock is just starting a cell on it.
+            && let Ok(mounted) = entry.mounted.try_lock()
+            && let Some(image) = mounted.as_ref()
+        {
+            *lock_ignoring_poison(&image.last_use) = None;
+        }
+        self.release_idle_images(Duration::MAX);
+    }
+
     /// Forgets the images that no cell has used for this long. Their layers may be evicted then.
     pub(crate) fn release_idle_images(&self, idle: Duration) {
         let is_used = |entry: &ImageEntry| {
             // A caller has the entry, or is just mounting its image.
             let Ok(mounted) = entry.mounted.try_lock() else { return true };
             mounted.as_ref().map_or(Arc::strong_count(&entry.mounted) > 1, |image| {
-                let is_recent = lock_ignoring_poison(&image.last_use).elapsed() < idle;
+                let last_use = *lock_ignoring_poison(&image.last_use);
+                let is_recent = last_use.is_some_and(|last_use| last_use.elapsed() < idle);
                 Arc::strong_count(image) > 1 || is_recent
             })
         };

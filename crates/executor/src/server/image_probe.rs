@@ -21,7 +21,7 @@ use super::{
     pool::PoolKey,
     run::RunIo,
     run_error::RunError,
-    spawner_client::CellSource,
+    spawner_client::{CellSource, SpawnerClient},
     warm::{self, Template},
 };
 use crate::protocol::SpawnKind;
@@ -122,6 +122,20 @@ const fn probe_program(language: Language) -> ProbeProgram {
     ProbeProgram { arguments, code }
 }
 
+/// Forgets an image whose trial failed or was cancelled: it is not going to exist.
+struct ForgetOnDrop<'a> {
+    spawner: &'a SpawnerClient,
+    image: Option<&'a ImageRoot>,
+}
+
+impl Drop for ForgetOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(image) = self.image {
+            self.spawner.forget_image(image);
+        }
+    }
+}
+
 impl Executor {
     /// Tries every interpreter of an image in cells of this host, without a network, for a few
     /// seconds each. An interpreter that does not start is no error: the reason is in the answer.
@@ -134,6 +148,8 @@ impl Executor {
         image: &Arc<ImageRoot>,
         on_try: impl Fn(&str),
     ) -> Result<Vec<ProbedInterpreter>, RunError> {
+        // Dropped after what holds the image.
+        let mut unless_probed = ForgetOnDrop { spawner: &self.inner.spawner, image: Some(image) };
         // Unpacked and mounted before the first trial, which then takes as long as the others.
         let _held = self.inner.spawner.hold_image(image).await.map_err(RunError::Image)?;
         let mut probed = Vec::new();
@@ -147,6 +163,7 @@ impl Executor {
             };
             probed.push(ProbedInterpreter { language, path: found.path.clone(), facts, start });
         }
+        unless_probed.image = None;
         Ok(probed)
     }
 

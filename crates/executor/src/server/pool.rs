@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloche_model::{ByteSize, Language, NetworkPolicy, RunLimits, SandboxProfile, SandboxShape};
+use cloche_model::{
+    ByteSize, ImageDigest, Language, NetworkPolicy, RunLimits, SandboxProfile, SandboxShape,
+};
 use tokio::{sync::Notify, task::JoinHandle, time::timeout};
 
 use super::{
@@ -181,6 +183,17 @@ impl Pool {
         let lanes = [RefillLane::Forks, RefillLane::Starts];
         let refill = lanes.map(|lane| tokio::spawn(Arc::clone(&inner).run_refill_lane(lane)));
         Self { inner, refill }
+    }
+
+    /// Ends what is parked on an image that is gone.
+    pub(crate) async fn discard_image(&self, image: &ImageDigest) {
+        let is_on_it =
+            |key: &PoolKey| key.making.image.as_ref().is_some_and(|it| it.digest == *image);
+        let gone: Vec<(PoolKey, PoolBucket)> =
+            self.inner.lock_buckets().extract_if(|key, _| is_on_it(key)).collect();
+        for cell in gone.iter().flat_map(|(_, bucket)| bucket.all_cells()) {
+            self.inner.spawner.kill_cell(cell).await;
+        }
     }
 
     /// Looks for a cell, without waiting. Counts the run as under way until it is finished.

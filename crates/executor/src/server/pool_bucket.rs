@@ -192,6 +192,12 @@ impl PoolBucket {
         surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()
     }
 
+    /// Everything that is parked here, to be killed.
+    pub(crate) fn all_cells(&self) -> Vec<CellId> {
+        let templates = self.templates.iter().map(|template| template.id());
+        self.cells.iter().map(|cell| cell.id).chain(templates).collect()
+    }
+
     pub(crate) const fn interpreters_wait(&self) -> bool {
         self.interpreters_wait
     }

@@ -26,6 +26,8 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     a_run_ends_at_its_deadline_with_all_its_processes_on_every_substrate,
     a_cancelled_run_ends_at_once_on_every_substrate,
     memory_processes_and_disk_are_limited_on_every_substrate,
+    as_many_processes_as_the_limit_allows_run_on_every_substrate,
+    processes_share_semaphores_and_wait_for_descriptors_on_every_substrate,
     output_is_kept_up_to_its_limit_on_every_substrate,
     written_files_are_listed_on_every_substrate,
     a_thread_keeps_its_home_when_its_substrate_changes,
@@ -106,12 +108,9 @@ async fn exit_codes_and_signals_are_reported_on_every_substrate() {
             let outcome = run(&executor, on(substrate, Language::Python, code)).await;
             assert_eq!(outcome.ending, ending, "{substrate}: {code}: {outcome:?}");
         }
-        if substrate != Substrate::Oci(OciRuntime::Runsc) {
-            // There the program is pid 1, which its own signals do not end.
-            let code = "import os; os.kill(os.getpid(), 15)";
-            let outcome = run(&executor, on(substrate, Language::Python, code)).await;
-            assert_eq!(outcome.ending, RunEnding::Signalled(15), "{substrate}: {outcome:?}");
-        }
+        let code = "import os; os.kill(os.getpid(), 15)";
+        let outcome = run(&executor, on(substrate, Language::Python, code)).await;
+        assert_eq!(outcome.ending, RunEnding::Signalled(15), "{substrate}: {outcome:?}");
         let outcome = run(&executor, on(substrate, Language::Bash, "exit 3")).await;
         assert_eq!(outcome.ending, RunEnding::Exited(3), "{substrate}");
     }
@@ -178,19 +177,48 @@ async fn memory_processes_and_disk_are_limited_on_every_substrate() {
         let outcome = run(&executor, limited(code)).await;
         assert_eq!(outcome.stdout.to_text_lossy(), "ENOSPC True\n", "{substrate}: {outcome:?}");
         let code = "import os, time\nn = 0\nwhile n < 600:\n    try:\n        if os.fork() == 0: \
-            time.sleep(60)\n    except OSError as e:\n        print(type(e).__name__, n < 24)\n        \
+            time.sleep(60)\n    except OSError as e:\n        print(type(e).__name__, n < 24, flush=True)\n        \
             break\n    n += 1\nelse: print('no limit')\nos._exit(0)";
         let mut spec = limited(code);
         spec.limits.memory = ByteSize::gib(1);
         spec.limits.timeout = Duration::from_secs(20);
         let outcome = run(&executor, spec).await;
-        if substrate == Substrate::Oci(OciRuntime::Runsc) {
-            // The processes of gVisor are its own. The limit of the host ends the sandbox.
-            assert_ne!(outcome.stdout.to_text_lossy(), "no limit\n", "{substrate}: {outcome:?}");
-        } else {
-            let said = outcome.stdout.to_text_lossy();
-            assert_eq!(said, "BlockingIOError True\n", "{substrate}: {outcome:?}");
-        }
+        let said = outcome.stdout.to_text_lossy();
+        assert_eq!(said, "BlockingIOError True\n", "{substrate}: {outcome:?}");
+    }
+    executor.stop().await;
+}
+
+async fn as_many_processes_as_the_limit_allows_run_on_every_substrate() {
+    let Some(executor) = start_executor(None).await else { return };
+    let code = "import os, threading, time\nfor _ in range(60):\n    \
+        if os.fork() == 0: time.sleep(60)\n\
+        threads = [threading.Thread(target=time.sleep, args=[1]) for _ in range(30)]\n\
+        for thread in threads: thread.start()\nprint('all', flush=True)\nos._exit(0)";
+    for substrate in startable(&executor).await {
+        let mut spec = on(substrate, Language::Python, code);
+        spec.limits.pids = 96;
+        let outcome = run(&executor, spec).await;
+        assert_eq!(outcome.stdout.to_text_lossy(), "all\n", "{substrate}: {outcome:?}");
+    }
+    executor.stop().await;
+}
+
+/// With the start method `spawn` a child opens the semaphores of its parent by their names.
+async fn processes_share_semaphores_and_wait_for_descriptors_on_every_substrate() {
+    let Some(executor) = start_executor(None).await else { return };
+    let code = "import multiprocessing, os, select\n\
+        def square(x): return x * x\n\
+        if __name__ == '__main__':\n    \
+            r, w = os.pipe()\n    \
+            print(select.select([r], [], [], 0)[0], os.write(w, b'x'), flush=True)\n    \
+            print(select.select([r], [], [], 5)[0] == [r], flush=True)\n    \
+            with multiprocessing.get_context('spawn').Pool(2) as pool:\n        \
+                print(pool.map(square, range(4)), flush=True)";
+    for substrate in startable(&executor).await {
+        let outcome = run(&executor, on(substrate, Language::Python, code)).await;
+        let said = outcome.stdout.to_text_lossy();
+        assert_eq!(said, "[] 1\nTrue\n[0, 1, 4, 9]\n", "{substrate}: {outcome:?}");
     }
     executor.stop().await;
 }

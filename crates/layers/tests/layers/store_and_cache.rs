@@ -5,6 +5,7 @@ use std::{collections::HashSet, fs, path::Path, time::Duration};
 
 use cloche_layers::{LayerBounds, LayerError, Layers, LayersConfig, StoreConfig, Tree};
 use cloche_model::{ByteSize, LayerDigest};
+use cloche_test_support::eventually;
 use tokio::io::AsyncReadExt;
 
 use crate::{
@@ -274,6 +275,61 @@ async fn a_sweep_removes_unreferenced_layers_but_no_new_ones() {
     assert!(fixture.layers.load_index(&digests[1]).await.is_ok());
     assert!(matches!(fixture.layers.load_index(&digests[2]).await, Err(LayerError::Missing(_))));
     assert!(fixture.layers.unpack_stack(&digests[2..]).await.is_err(), "gone from the cache too");
+}
+
+#[tokio::test]
+async fn a_removed_layer_leaves_the_cache_after_its_last_use() {
+    let fixture = LayersFixture::new().await;
+    let digests = several(&fixture, 2).await;
+    let in_use = fixture.layers.unpack_stack(&digests).await.unwrap();
+    let again = fixture.layers.unpack_stack(&digests[..1]).await.unwrap();
+    let directory = fixture.layers.cache_dir().join(in_use.layer_names()[0]);
+    fixture.layers.release_pin(&digests[0]);
+    let needed = async { Ok::<_, LayerError>(false) };
+    assert!(fixture.layers.remove_unless(&digests[0], needed).await.unwrap());
+    drop(in_use);
+    assert!(directory.is_dir(), "it is still in use");
+    assert_eq!(fixture.layers.cache_usage().cached, 2);
+    drop(again);
+    assert_eq!(fixture.layers.cache_usage().cached, 1, "the other layer is stored");
+    eventually("the directory is removed", async || {
+        (!directory.exists()).then_some(()).ok_or("it is there")
+    })
+    .await;
+    assert!(fixture.layers.unpack_stack(&digests[..1]).await.is_err());
+    assert!(fixture.layers.unpack_stack(&digests[1..]).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_layer_that_is_stored_again_while_it_is_in_use_stays_in_the_cache() {
+    let fixture = LayersFixture::new().await;
+    let digest = several(&fixture, 1).await.remove(0);
+    let in_use = fixture.layers.unpack_stack(from_ref(&digest)).await.unwrap();
+    fixture.layers.release_pin(&digest);
+    let needed = async { Ok::<_, LayerError>(false) };
+    assert!(fixture.layers.remove_unless(&digest, needed).await.unwrap());
+    store(&fixture.layers, pack_tree(&fixture.dir.path().join("tree0"))).await.unwrap();
+    drop(fixture.layers.unpack_stack(from_ref(&digest)).await.unwrap());
+    drop(in_use);
+    assert_eq!(fixture.layers.cache_usage().cached, 1);
+}
+
+#[tokio::test]
+async fn a_sweep_removes_unpacked_layers_that_are_not_stored() {
+    let mut fixture = LayersFixture::new().await;
+    let digests = several(&fixture, 2).await;
+    let in_use = fixture.layers.unpack_stack(&digests).await.unwrap();
+    fixture.layers.release_pin(&digests[0]);
+    let needed = async { Ok::<_, LayerError>(false) };
+    assert!(fixture.layers.remove_unless(&digests[0], needed).await.unwrap());
+    // The process ends while it uses the layer.
+    std::mem::forget(in_use);
+    fixture.reopen().await;
+    assert_eq!(fixture.layers.cache_usage().cached, 2);
+    let hour = Duration::from_secs(3600);
+    fixture.layers.sweep_unreferenced(&HashSet::new(), hour).await.unwrap();
+    assert_eq!(fixture.layers.cache_usage().cached, 1);
+    assert!(fixture.layers.unpack_stack(&digests[1..]).await.is_ok());
 }
 
 #[tokio::test]

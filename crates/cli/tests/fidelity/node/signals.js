@@ -4,9 +4,9 @@ process.on('SIGTERM', (name, number) => {
   process.once('SIGUSR2', () => {
     console.log('twice');
     process.kill(process.pid, 'SIGTERM');
-    setTimeout(() => console.log('never'), 1000);
+    setTimeout(() => console.log('never'), 20_000);
   });
   process.kill(process.pid, 'SIGUSR2');
 });
 process.kill(process.pid, 'SIGTERM');
-setTimeout(() => {}, 50);
+setTimeout(() => {}, 20_000);

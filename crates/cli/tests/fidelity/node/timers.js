@@ -1,9 +1,11 @@
-setTimeout(() => console.log('timeout'), 1);
-setImmediate(() => console.log('immediate'));
+setTimeout(() => {
+  console.log('timeout');
+  setImmediate(() => console.log('immediate'));
+  require('timers/promises').setTimeout(1).then(() => console.log('promised'));
+}, 1);
 process.nextTick(() => console.log('tick'));
 Promise.resolve().then(() => console.log('micro'));
 queueMicrotask(() => console.log('micro too'));
 console.log('main');
-require('timers/promises').setTimeout(20).then(() => console.log('promised'));
 const { setTimeout: same } = require('timers');
 console.log(same === setTimeout, typeof setTimeout(() => {}, 0)[Symbol.toPrimitive]());
