@@ -114,7 +114,8 @@ impl BrokerClient {
         settings: EgressSettings,
     ) -> io::Result<Self> {
         let brokers = PacketSocket::new(supervisor)?;
-        let (connection, ended) = connect_broker(receive_broker(&brokers).await?, &settings).await?;
+        let (connection, ended) =
+            connect_broker(receive_broker(&brokers).await?, &settings).await?;
         let (sender, connection) = watch::channel(connection);
         tokio::spawn(follow_brokers(brokers, settings, ended, sender));
         Ok(Self { connection, next: Arc::default() })
@@ -153,13 +154,8 @@ impl BrokerClient {
             .map_err(|_| SessionError::BrokerLost)?;
         // Dropped together with this future, so that a session is closed when its run is cancelled
         // while it is opened.
-        let mut session = NetworkSession {
-            id,
-            broker,
-            stack_socket: None,
-            authority: None,
-            finished: false,
-        };
+        let mut session =
+            NetworkSession { id, broker, stack_socket: None, authority: None, finished: false };
         let (stack_socket, authority) = receive.await.map_err(|_| SessionError::BrokerLost)??;
         session.stack_socket = Some(stack_socket);
         session.authority = authority;
@@ -253,8 +249,10 @@ async fn follow_brokers(
         let _ = ended.await;
         ended = loop {
             let Ok(control) = receive_broker(&supervisor).await else {
-                tracing::error!("the supervisor of the network broker has ended; no cell gets a \
-                                 network until cloche is started again");
+                tracing::error!(
+                    "the supervisor of the network broker has ended; no cell gets a \
+                     network until cloche is started again"
+                );
                 return;
             };
             match connect_broker(control, &settings).await {

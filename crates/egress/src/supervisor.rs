@@ -74,8 +74,7 @@ fn wait_for_end(server: BorrowedFd<'_>, broker: &Child) -> io::Result<bool> {
     let pid = i32::try_from(broker.id()).ok().and_then(Pid::from_raw);
     let pidfd = pidfd_open(pid.ok_or(io::ErrorKind::InvalidInput)?, PidfdFlags::empty())?;
     loop {
-        let mut fds =
-            [PollFd::new(&server, PollFlags::RDHUP), PollFd::new(&pidfd, PollFlags::IN)];
+        let mut fds = [PollFd::new(&server, PollFlags::RDHUP), PollFd::new(&pidfd, PollFlags::IN)];
         match poll(&mut fds, None) {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => continue,

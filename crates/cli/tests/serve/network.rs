@@ -300,7 +300,6 @@ async fn without_its_worker_a_cell_has_no_network() {
         left => Err(format!("{left:?}")),
     })
     .await;
-
 }
 
 /// A program that connects until it cannot any more.

@@ -306,9 +306,7 @@ fn datagrams_records_and_resolvers_open_no_other_way() {
             socket.recv(&mut [0; 32]).unwrap_err().kind()
         };
         // QUIC to an allowed host, and DNS of others: refused at once, so that clients fall back.
-        for target in
-            ["93.184.216.34:443", "93.184.216.53:53", "8.8.8.8:53", "93.184.216.34:853"]
-        {
+        for target in ["93.184.216.34:443", "93.184.216.53:53", "8.8.8.8:53", "93.184.216.34:853"] {
             assert_eq!(send_datagram(target), ErrorKind::ConnectionRefused, "{target}");
         }
         for target in ["93.184.216.53:53", "93.184.216.34:853"] {
