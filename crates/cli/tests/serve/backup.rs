@@ -90,7 +90,9 @@ async fn fill(host: &Host) {
     let bind = ["storage", "bind", "work", "--sandbox", "default", "--read-write"];
     operator_json(host, &bind, "");
     assert_eq!(upload(host, "work", "in/table.csv", vec![b'x'; 3 << 20]).await, 200);
-    let secret = ["sandbox", "set", "default", "--secret-env", "TOKEN=-"];
+    let sandboxes = operator_json(host, &["sandbox", "list"], "");
+    let id = sandboxes["sandboxes"][0]["id"].as_str().unwrap();
+    let secret = ["sandbox", "set", id, "--secret-env", "TOKEN=-"];
     operator_json(host, &secret, "s3cret-value");
 }
 

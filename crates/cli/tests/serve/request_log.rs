@@ -77,7 +77,9 @@ async fn no_secret_is_in_any_log_line() {
     for format in ["text", "json"] {
         let arguments = ["--log-format", format, "--log-level", "trace"];
         let Some(mut host) = Host::start_with(&arguments).await else { return };
-        operator_json(&host, &["sandbox", "set", "default", "--secret-env", "TOKEN=-"], secrets[0]);
+        let sandboxes = operator_json(&host, &["sandbox", "list"], "");
+        let id = sandboxes["sandboxes"][0]["id"].as_str().unwrap();
+        operator_json(&host, &["sandbox", "set", id, "--secret-env", "TOKEN=-"], secrets[0]);
         let body = json!({"name": "c", "team": "default", "value": secrets[1],
             "kind": "injected", "env": "CREDENTIAL"});
         host.admin_request(Method::POST, "credentials").json(&body).send().await.unwrap();
