@@ -73,7 +73,8 @@ async fn each_request_has_one_line_with_its_caller_status_and_phases() {
 
 #[tokio::test]
 async fn no_secret_is_in_any_log_line() {
-    let secrets = ["s3cret-env-value", "s3cret-credential", "s3cret-hook", "s3cret-in-code"];
+    let secrets =
+        ["s3cret-env-value", "s3cret-credential", "s3cret-hook", "s3cret-in-code", "s3cret-pw"];
     for format in ["text", "json"] {
         let arguments = ["--log-format", format, "--log-level", "trace"];
         let Some(mut host) = Host::start_with(&arguments).await else { return };
@@ -95,8 +96,10 @@ async fn no_secret_is_in_any_log_line() {
         let signed: Value = signed.json().await.unwrap();
         let url = signed["url"].as_str().unwrap();
         reqwest::get(url).await.unwrap().bytes().await.unwrap();
-        host.background(json!({"code": "print(1)", "webhook_url": "https://u:pw@127.0.0.1:1/"}))
-            .await;
+        // Refused, because of the address.
+        let body = json!({"code": "print(1)", "webhook_url": "https://u:s3cret-pw@127.0.0.1:1/"});
+        let refused = host.execute(&body).header("prefer", "respond-async").send().await.unwrap();
+        assert_eq!(refused.status(), 400);
         host.signal(Signal::TERM);
         host.ended().await;
         let log = host.said("log");
