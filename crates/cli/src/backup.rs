@@ -18,7 +18,7 @@ mod save;
 pub(crate) use restore::RestoreArguments;
 pub(crate) use save::BackupArguments;
 
-use crate::{admin::AdminError, identity::DataDirError, print_error, serve::SettingsError};
+use crate::{admin::AdminError, print_error, serve::SettingsError};
 
 /// Why a backup could not be made or restored.
 #[derive(Debug, thiserror::Error)]
@@ -59,8 +59,6 @@ pub(crate) enum BackupError {
     Server(#[from] AdminError),
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    #[error(transparent)]
-    Directory(#[from] DataDirError),
     #[error("the server's answer is not that of this version")]
     Answer,
     #[error("cannot find the server's user")]

@@ -117,6 +117,9 @@ impl EngineMetrics {
             "Attempts to deliver a webhook, by result",
             self.webhooks.clone(),
         );
+        for result in ["delivered", "failed"] {
+            drop(self.webhooks.get_or_create(&ResultLabels { result }));
+        }
         self.agents.register(registry);
         self.memory.register(registry);
         self.storage.register(registry, &mut self.teams);

@@ -73,11 +73,14 @@ async fn each_request_has_one_line_with_its_caller_status_and_phases() {
 
 #[tokio::test]
 async fn no_secret_is_in_any_log_line() {
-    let secrets = ["s3cret-env-value", "s3cret-credential", "s3cret-hook", "s3cret-in-code"];
+    let secrets =
+        ["s3cret-env-value", "s3cret-credential", "s3cret-hook", "s3cret-in-code", "s3cret-pw"];
     for format in ["text", "json"] {
         let arguments = ["--log-format", format, "--log-level", "trace"];
         let Some(mut host) = Host::start_with(&arguments).await else { return };
-        operator_json(&host, &["sandbox", "set", "default", "--secret-env", "TOKEN=-"], secrets[0]);
+        let sandboxes = operator_json(&host, &["sandbox", "list"], "");
+        let id = sandboxes["sandboxes"][0]["id"].as_str().unwrap();
+        operator_json(&host, &["sandbox", "set", id, "--secret-env", "TOKEN=-"], secrets[0]);
         let body = json!({"name": "c", "team": "default", "value": secrets[1],
             "kind": "injected", "env": "CREDENTIAL"});
         host.admin_request(Method::POST, "credentials").json(&body).send().await.unwrap();
@@ -93,8 +96,10 @@ async fn no_secret_is_in_any_log_line() {
         let signed: Value = signed.json().await.unwrap();
         let url = signed["url"].as_str().unwrap();
         reqwest::get(url).await.unwrap().bytes().await.unwrap();
-        host.background(json!({"code": "print(1)", "webhook_url": "https://u:pw@127.0.0.1:1/"}))
-            .await;
+        // Refused, because of the address.
+        let body = json!({"code": "print(1)", "webhook_url": "https://u:s3cret-pw@127.0.0.1:1/"});
+        let refused = host.execute(&body).header("prefer", "respond-async").send().await.unwrap();
+        assert_eq!(refused.status(), 400);
         host.signal(Signal::TERM);
         host.ended().await;
         let log = host.said("log");

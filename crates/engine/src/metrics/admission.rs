@@ -95,6 +95,13 @@ impl AdmissionMetrics {
             "How long requests waited that did not get a place at once, by class",
             self.waited.clone(),
         );
+        // From the start, so that the first refusal is an increase.
+        for class in [RequestClass::Run, RequestClass::Transfer].map(RequestClass::name) {
+            drop(self.waited.get_or_create(&ClassLabels { class }));
+            for reason in ["team_queue", "host_queue", "timeout"] {
+                drop(self.refused.get_or_create(&RefusedLabels { class, reason }));
+            }
+        }
     }
 
     pub(crate) fn set_level(&self, class: RequestClass, running: usize, queued: usize) {
