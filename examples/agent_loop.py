@@ -14,7 +14,7 @@ import uuid
 from anthropic import Anthropic
 from baponi import Baponi
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ.get("MODEL", "claude-sonnet-5-5")
 SERVER = os.environ.get("CLOCHE_URL", "http://127.0.0.1:8080")
 MOST_TURNS = 10
 TOOL = {
