@@ -87,8 +87,9 @@ deb: ## the same, and a package for Debian 12 and later
 oci: ## the same, and an OCI image of the executor; needs the default image (make image)
 	scripts/release oci
 
-check-packages: ## install the packages into fresh systems and use them there; needs root
+check-packages: ## install packages into fresh systems; PACKAGES="--previous-binary FILE"; needs root
 	scripts/setup-tests
+	@[ -n "$(CLOCHE_BINARY)" ] || scripts/build --profile dist --locked
 	scripts/check-packages --binary $(or $(CLOCHE_BINARY),target/dist/cloche) $(PACKAGES)
 
 vm: ## try the sandbox on another kernel with control groups v2, in a virtual machine

@@ -14,7 +14,7 @@ import uuid
 from anthropic import Anthropic
 from baponi import Baponi
 
-MODEL = os.environ.get("MODEL", "claude-sonnet-4-5")
+MODEL = os.environ.get("MODEL", "claude-sonnet-5-5")
 SERVER = os.environ.get("CLOCHE_URL", "http://127.0.0.1:8080")
 MOST_TURNS = 10
 TOOL = {
@@ -33,10 +33,11 @@ TOOL = {
 
 
 def run_program(sandbox, thread, call):
-    """Runs what the model asked for. A failed program is an answer, too: the model can repair it."""
+    """Runs a program of the model. A failure is an answer, too: the model can repair it."""
     arguments = {"language": "python", **call.input}
     result = sandbox.execute(**arguments, thread_id=thread, timeout=30)
-    print(f"--- {arguments['language']}\n{arguments['code'].strip()}\n--- exit code {result.exit_code}")
+    print(f"--- {arguments['language']}\n{arguments['code'].strip()}")
+    print(f"--- exit code {result.exit_code}")
     text = f"{result.stdout}{result.stderr}" or f"(no output, exit code {result.exit_code})"
     return {
         "type": "tool_result",

@@ -1,7 +1,7 @@
-//! Runs in: test. What a release ships: `make install`, the package for Debian in fresh systems, the
-//! OCI image as a container, completions, the manual, and `make run`. The scripts do the work; the
-//! binary is the one under test. `make check-packages` does the same with a release binary, every
-//! probe of `cloche verify` and an older version to upgrade from.
+//! Runs in: test. What a release ships: `make install`, the package for Debian in fresh systems,
+//! the OCI image as a container, completions, the manual, and `make run`. The scripts do the work;
+//! the binary is the one under test. `make check-packages` does the same with a release binary,
+//! every probe of `cloche verify` and, if one is named, an older version to upgrade from.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it did not expect")]
 
 use std::{

@@ -102,7 +102,13 @@ async fn chat(state: State<Shared>, headers: HeaderMap, Json(body): Json<Value>)
 
 async fn messages(state: State<Shared>, headers: HeaderMap, Json(body): Json<Value>) -> Response {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let good = header("x-api-key") == Some(SECRET) && header("anthropic-version").is_some();
+    // The public client sends the key as a bearer token, ours must send it as its own header.
+    let is_public_client = header("x-stainless-package-version").is_some();
+    let key = match is_public_client {
+        true => header("authorization").and_then(|value| value.strip_prefix("Bearer ")),
+        false => header("x-api-key"),
+    };
+    let good = key == Some(SECRET) && header("anthropic-version").is_some();
     answer(&state, Protocol::Anthropic, good, body)
 }
 
