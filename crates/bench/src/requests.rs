@@ -128,21 +128,21 @@ fn measure_program(
     }
     let mut breakdowns = Vec::new();
     print_line(&format!(
-        "\n| {} | requests | p50 ms | p90 | p99 | bare p50 | p50 : bare | p90 : p50 |\n\
+        "\n| {}, pause | requests | p50 ms | p90 | p99 | bare p50 | p50 : bare | p90 : p50 |\n\
          |---|---|---|---|---|---|---|---|",
         program.name
     ));
     let mut promises = Vec::new();
     for think in THINK_TIMES {
         let rounds = if think > 100 { (rounds / 4).max(BLOCK[0]) } else { rounds };
-        let (samples, bare) = measure_pause(client, program, Duration::from_millis(think), rounds)?;
-        let times = samples.iter().map(|sample| sample.whole).collect();
+        let pause = Duration::from_millis(think);
+        let (samples, bare) = measure_pause(client, program, pause, rounds)?;
+        let (count, times) = (samples.len(), samples.iter().map(|it| it.whole).collect());
         let figures = LatencyFigures::new(String::new(), times);
         let [p50, p90, p99] = [50, 90, 99].map(|percent| figures.percentile(percent));
         let bare = LatencyFigures::new(String::new(), bare).percentile(50);
         print_line(&format!(
-            "| {think} ms pause | {} | {p50:.2} | {p90:.2} | {p99:.2} | {bare:.2} | {:.3} | {:.2} |",
-            samples.len(),
+            "| {think} ms | {count} | {p50:.2} | {p90:.2} | {p99:.2} | {bare:.2} | {:.3} | {:.2} |",
             p50 / bare,
             p90 / p50
         ));
