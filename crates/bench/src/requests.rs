@@ -33,7 +33,7 @@ const BLOCK: [usize; 2] = [10, 5];
 const WARM_UP: usize = 40;
 
 /// A program and what is promised about it.
-struct BenchProgram {
+struct RequestProgram {
     name: &'static str,
     language: &'static str,
     code: &'static str,
@@ -44,8 +44,8 @@ struct BenchProgram {
 }
 
 const JSON: &str = "import json, sys; print(json.dumps({'a': [1, 2, 3], 'b': None}))";
-const PROGRAMS: [BenchProgram; 4] = [
-    BenchProgram {
+const PROGRAMS: [RequestProgram; 4] = [
+    RequestProgram {
         name: "http-python",
         language: "python",
         code: "print(1)",
@@ -53,7 +53,7 @@ const PROGRAMS: [BenchProgram; 4] = [
         prints: "1\n",
         most: 0.10,
     },
-    BenchProgram {
+    RequestProgram {
         name: "http-json",
         language: "python",
         code: JSON,
@@ -61,7 +61,7 @@ const PROGRAMS: [BenchProgram; 4] = [
         prints: "{\"a\": [1, 2, 3], \"b\": null}\n",
         most: 0.12,
     },
-    BenchProgram {
+    RequestProgram {
         name: "http-node",
         language: "node",
         code: "console.log(1)",
@@ -69,7 +69,7 @@ const PROGRAMS: [BenchProgram; 4] = [
         prints: "1\n",
         most: 0.2,
     },
-    BenchProgram {
+    RequestProgram {
         name: "http-bash",
         language: "bash",
         code: "echo 1",
@@ -118,7 +118,7 @@ pub(crate) fn measure_requests(arguments: &BenchArguments) -> BenchResult<()> {
 /// One program with each pause.
 fn measure_program(
     client: &mut BenchClient,
-    program: &BenchProgram,
+    program: &RequestProgram,
     rounds: usize,
 ) -> BenchResult<()> {
     let body = program.body();
@@ -128,21 +128,21 @@ fn measure_program(
     }
     let mut breakdowns = Vec::new();
     print_line(&format!(
-        "\n| {} | requests | p50 ms | p90 | p99 | bare p50 | p50 : bare | p90 : p50 |\n\
+        "\n| {}, pause | requests | p50 ms | p90 | p99 | bare p50 | p50 : bare | p90 : p50 |\n\
          |---|---|---|---|---|---|---|---|",
         program.name
     ));
     let mut promises = Vec::new();
     for think in THINK_TIMES {
         let rounds = if think > 100 { (rounds / 4).max(BLOCK[0]) } else { rounds };
-        let (samples, bare) = measure_pause(client, program, Duration::from_millis(think), rounds)?;
-        let times = samples.iter().map(|sample| sample.whole).collect();
+        let pause = Duration::from_millis(think);
+        let (samples, bare) = measure_pause(client, program, pause, rounds)?;
+        let (count, times) = (samples.len(), samples.iter().map(|it| it.whole).collect());
         let figures = LatencyFigures::new(String::new(), times);
         let [p50, p90, p99] = [50, 90, 99].map(|percent| figures.percentile(percent));
         let bare = LatencyFigures::new(String::new(), bare).percentile(50);
         print_line(&format!(
-            "| {think} ms pause | {} | {p50:.2} | {p90:.2} | {p99:.2} | {bare:.2} | {:.3} | {:.2} |",
-            samples.len(),
+            "| {think} ms | {count} | {p50:.2} | {p90:.2} | {p99:.2} | {bare:.2} | {:.3} | {:.2} |",
             p50 / bare,
             p90 / p50
         ));
@@ -163,7 +163,7 @@ fn measure_program(
 /// Requests with this pause before each, in turn with bare starts that have the same pause.
 fn measure_pause(
     client: &mut BenchClient,
-    program: &BenchProgram,
+    program: &RequestProgram,
     think: Duration,
     rounds: usize,
 ) -> BenchResult<(Vec<RequestSample>, Vec<Duration>)> {
@@ -182,7 +182,7 @@ fn measure_pause(
     Ok((samples, bare))
 }
 
-impl BenchProgram {
+impl RequestProgram {
     fn body(&self) -> Value {
         json!({"language": self.language, "code": self.code})
     }

@@ -62,8 +62,8 @@ impl Dispatcher for LocalDispatcher {
         let executor = self.executor.clone();
         let (memory, priority) = (run.output_account(), run.cpu_priority());
         let tool_calls = run.cell_tools().map(serve_tool_calls);
-        let output = Some(output);
-        let io = RunIo { output, stdin: None, cancel, memory, priority, tool_calls };
+        let (output, answered) = (Some(output), run.answer_signal());
+        let io = RunIo { output, stdin: None, cancel, memory, priority, tool_calls, answered };
         Box::pin(async move { executor.run(run.into_spec(), io).await.map_err(dispatch_error) })
     }
 

@@ -16,6 +16,7 @@ use cloche_model::{
     TeamPlan, ThreadHome, TraceId, env,
 };
 use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
 
 use crate::{Caller, CellTools, Refusal, RunNeeds, TakenSignal};
 
@@ -36,6 +37,8 @@ pub struct AdmittedRun {
     /// Its turn to run, where it has to have one.
     ticket: Option<QueueTicket>,
     priority: Option<Arc<CpuPriority>>,
+    /// Fires when the answer is out.
+    answered: Option<CancellationToken>,
     /// Reports that an executor has taken it, where the answer waits for that.
     taken: Option<TakenSignal>,
     /// The web tools that its code may call.
@@ -52,6 +55,7 @@ impl AdmittedRun {
             output_account: None,
             ticket: None,
             priority: None,
+            answered: None,
             taken: None,
             cell_tools: None,
         }
@@ -135,6 +139,18 @@ impl AdmittedRun {
     #[must_use]
     pub fn cpu_priority(&self) -> Option<Arc<CpuPriority>> {
         self.priority.clone()
+    }
+
+    /// The same with a signal for the moment when the answer is out.
+    pub(crate) fn with_answer_signal(mut self, answered: CancellationToken) -> Self {
+        self.answered = Some(answered);
+        self
+    }
+
+    /// Fires when the answer is out: what then remains of the run competes with no caller.
+    #[must_use]
+    pub fn answer_signal(&self) -> Option<CancellationToken> {
+        self.answered.clone()
     }
 
     /// The same with a signal for the moment when an executor has taken it.

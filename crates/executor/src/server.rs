@@ -3,6 +3,7 @@
 //! A reader begins with `run`: one run in six steps. `executor` starts and stops; `pool`,
 //! `pool_bucket` and `warm` hold cells that wait for a job; `spawner_client` speaks to the spawner.
 
+mod aftermath;
 pub(crate) mod cell;
 pub(crate) mod cell_exit;
 pub(crate) mod cell_meter;
@@ -24,6 +25,7 @@ pub mod metrics;
 pub(crate) mod output;
 pub(crate) mod pool;
 pub(crate) mod pool_bucket;
+mod pool_refill;
 pub(crate) mod priority;
 pub(crate) mod run;
 pub(crate) mod run_error;

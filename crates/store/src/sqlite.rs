@@ -9,6 +9,7 @@ mod credentials;
 mod gates;
 mod heads;
 mod images;
+mod inline_writer;
 mod ledger;
 mod ledger_end;
 mod migrations;
@@ -37,6 +38,8 @@ use sqlx::{
     migrate::{MigrateError, Migrator},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
+
+use inline_writer::InlineWriter;
 
 use crate::{KeySource, Result, Store, StoreError, sealing::SecretSealer};
 pub use backup::check_database;
@@ -91,8 +94,10 @@ impl SqliteStore {
             .min_connections(1)
             .connect_with(options.clone())
             .await?;
-        tokio::spawn(run_checkpoints(readers.clone()));
-        Ok(Self { readers, writer: GroupCommitWriter::start(connection), sealer: Arc::new(sealer) })
+        let inline = InlineWriter::open(path)?;
+        tokio::spawn(run_checkpoints(readers.clone(), inline.clone()));
+        let writer = GroupCommitWriter::start(connection, inline);
+        Ok(Self { readers, writer, sealer: Arc::new(sealer) })
     }
 }
 
@@ -118,7 +123,8 @@ async fn migrate_forward(connection: &mut SqliteConnection) -> Result<()> {
 }
 
 /// Keeps the log short without delaying commits.
-async fn run_checkpoints(readers: SqlitePool) {
+async fn run_checkpoints(readers: SqlitePool, inline: InlineWriter) {
+    let mut seen = 0;
     let mut tick = tokio::time::interval(CHECKPOINT_EVERY);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -126,9 +132,17 @@ async fn run_checkpoints(readers: SqlitePool) {
             _ = tick.tick() => {}
             () = readers.close_event() => return,
         }
+        let commits = inline.commit_count();
+        if commits == seen {
+            continue;
+        }
+        seen = commits;
         if let Err(error) = sqlx::query("PRAGMA wal_checkpoint(PASSIVE)").execute(&readers).await {
             tracing::debug!(%error, "checkpoint failed");
         }
+        let inline = inline.clone();
+        // A panic there concerns nothing here.
+        let _ = tokio::task::spawn_blocking(move || inline.restart_log()).await;
     }
 }
 

@@ -30,8 +30,7 @@ const MOST: [(usize, f64); 2] = [(50, 0.12), (90, 0.25)];
 /// Measures every Python program of the corpus that this host can run.
 pub(super) fn measure_corpus(client: &mut BenchClient) -> BenchResult<()> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/python");
-    let mut paths: Vec<_> =
-        fs::read_dir(directory)?.flatten().map(|entry| entry.path()).collect();
+    let mut paths: Vec<_> = fs::read_dir(directory)?.flatten().map(|entry| entry.path()).collect();
     paths.sort();
     let mut ratios = Vec::new();
     let mut left_out = 0;
@@ -46,7 +45,9 @@ pub(super) fn measure_corpus(client: &mut BenchClient) -> BenchResult<()> {
         }
     }
     ratios.sort_by(|one, other| one.0.total_cmp(&other.0));
-    print_line("\n| slowest programs of the corpus | request ms | bare ms | ratio |\n|---|---|---|---|");
+    print_line(
+        "\n| slowest programs of the corpus | request ms | bare ms | ratio |\n|---|---|---|---|",
+    );
     for (ratio, name, request, bare) in ratios.iter().rev().take(20) {
         print_line(&format!("| {name} | {request:.2} | {bare:.2} | {ratio:.3} |"));
     }

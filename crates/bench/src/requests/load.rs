@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::json;
 
-use super::{BenchProgram, PROGRAMS, send_program, time_bare_start};
+use super::{PROGRAMS, RequestProgram, send_program, time_bare_start};
 use crate::{
     BenchResult,
     figures::{LatencyFigures, print_promise},
@@ -57,7 +57,7 @@ pub(super) fn measure_first_bursts(binary: &Path) -> BenchResult<()> {
 }
 
 /// The time until the last of a burst is answered. Its connections are open before.
-fn time_burst(server: &BenchServer, key: &str, program: &BenchProgram) -> BenchResult<Duration> {
+fn time_burst(server: &BenchServer, key: &str, program: &RequestProgram) -> BenchResult<Duration> {
     let start = Barrier::new(BURST + 1);
     thread::scope(|scope| {
         let clients: Vec<_> = (0..BURST)
@@ -82,7 +82,7 @@ fn time_burst(server: &BenchServer, key: &str, program: &BenchProgram) -> BenchR
 pub(super) fn measure_rate(
     server: &BenchServer,
     key: &str,
-    program: &BenchProgram,
+    program: &RequestProgram,
     runs: usize,
 ) -> BenchResult<()> {
     let mut best = [0.0_f64; 2];
@@ -156,7 +156,7 @@ pub(super) fn measure_many_clients(
 fn time_clients(
     server: &BenchServer,
     key: &str,
-    program: &BenchProgram,
+    program: &RequestProgram,
     requests: usize,
 ) -> BenchResult<Vec<Duration>> {
     thread::scope(|scope| {

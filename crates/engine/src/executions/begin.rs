@@ -12,6 +12,7 @@ use cloche_model::{
 use cloche_store::{BeginOutcome, StoreError};
 use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     EventLogReader, ExecutionPhases, Executions, LiveExecution, StopCause,
@@ -298,10 +299,13 @@ impl Executions {
             let (signal, taken) = TakenSignal::new();
             (run.with_signal(signal), Some(taken))
         };
+        let answered = CancellationToken::new();
+        let run = run.with_answer_signal(answered.clone());
         let never_taken = taken.clone();
         let executions = Arc::clone(self);
         let running = Arc::clone(&live);
         self.runs.spawn(async move {
+            let _signal = answered.drop_guard();
             let follow =
                 RunFollower { team: &team, live: &running, taken: never_taken, clock, trace };
             let ended = executions.run_execution(run, start, follow).await;
@@ -310,6 +314,8 @@ impl Executions {
             executions.live.write().remove(&running.trace_id);
             running.finish(Arc::clone(&ended.execution));
             let _ = done.send(ended);
+            // The task that answers goes first. Then the cell is taken apart, and the next is made.
+            tokio::task::yield_now().await;
         });
         StartedExecution { trace_id, live, over, taken }
     }

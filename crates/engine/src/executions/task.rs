@@ -2,15 +2,16 @@
 //!
 //! One execution on one screen: open its thread, run it, close the thread with its end.
 
-use std::{sync::Arc, time::Instant};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse, NetworkReport, RunEnding,
-    RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team, UsageReport,
+    ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse, NetworkReport, OutputChunk,
+    RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team, UsageReport,
 };
 use cloche_store::ExecutionFinish;
+use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 
 use super::{
@@ -176,35 +177,39 @@ impl Executions {
     ) -> Result<RunOutcome, DispatchError> {
         let (output, mut chunks) = mpsc::channel(CHUNKS);
         live.start_clock(run.limits().timeout);
-        // In a task of its own: deadlines and cancels must not wait while the log waits for a
-        // reader.
+        // Beside the log, not behind it: deadlines and cancels must not wait while the log waits for
+        // a reader. A panic of the executor is an end like others.
         let dispatched = self.dispatcher.dispatch(run, output, live.cancel_token());
-        let mut dispatched = tokio::spawn(dispatched);
-        let mut open = true;
+        let dispatched = AssertUnwindSafe(dispatched).catch_unwind();
+        let publishing = self.publish_output(&mut chunks, live, lines);
+        let (result, ()) = tokio::join!(dispatched, publishing);
+        result.unwrap_or_else(|_| Err(DispatchError::Failed("the executor panicked".to_owned())))
+    }
+
+    /// Puts the output of a run into the log until the run has let go of its end of the channel.
+    async fn publish_output(
+        &self,
+        chunks: &mut mpsc::Receiver<OutputChunk>,
+        live: &Arc<LiveExecution>,
+        lines: &mut LineSplitter,
+    ) {
         let mut last_event = tokio::time::Instant::now();
-        let result = loop {
+        loop {
             tokio::select! {
-                result = &mut dispatched => break result.unwrap_or_else(|error| {
-                    Err(DispatchError::Failed(error.to_string()))
-                }),
-                chunk = chunks.recv(), if open => match chunk {
+                chunk = chunks.recv() => match chunk {
                     Some(chunk) => {
                         if live.publish_chunk(lines, &chunk).await {
                             last_event = tokio::time::Instant::now();
                         }
                     }
-                    None => open = false,
+                    None => return,
                 },
                 () = tokio::time::sleep_until(last_event + self.keepalive) => {
                     last_event = tokio::time::Instant::now();
                     live.publish_keepalive();
                 }
             }
-        };
-        while let Ok(chunk) = chunks.try_recv() {
-            live.publish_chunk(lines, &chunk).await;
         }
-        result
     }
 
     /// Closes the thread with the end of the execution. The end is announced only after that.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use cloche_model::ImageRoot;
-use tokio::net::{UnixStream, unix::pipe};
+use tokio::net::UnixStream;
 
 use super::{
     cell_exit::CellExit,
@@ -38,9 +38,11 @@ pub(crate) struct Cell {
     pub(crate) id: CellId,
     pub(crate) meter: CellMeter,
     pub(crate) exit: CellExit,
-    pub(crate) stdin: pipe::Sender,
-    pub(crate) stdout: pipe::Receiver,
-    pub(crate) stderr: pipe::Receiver,
+    /// The pipes of the program, which do not block. The runtime gets to know them only if there
+    /// is something to wait for.
+    pub(crate) stdin: OwnedFd,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
     /// The socket that the job is written to.
     pub(crate) job: UnixStream,
     /// The socket on which pid 1 reports.
@@ -56,7 +58,7 @@ impl Cell {
     /// The standard error of the cell so far, for a log.
     pub(crate) fn read_stderr(&self) -> String {
         let mut buffer = [0; 2048];
-        let len = self.stderr.try_read(&mut buffer).unwrap_or(0);
+        let len = rustix::io::read(&self.stderr, &mut buffer).unwrap_or(0);
         String::from_utf8_lossy(&buffer[..len]).into_owned()
     }
 }
@@ -101,10 +103,16 @@ pub(crate) async fn spawn_cell(
         id: cell,
         meter,
         exit,
-        stdin: pipe::Sender::from_owned_fd(OwnedFd::from(stdin))?,
-        stdout: pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?,
-        stderr: pipe::Receiver::from_owned_fd(OwnedFd::from(stderr))?,
+        stdin: OwnedFd::from(stdin),
+        stdout: without_blocking(stdout.into())?,
+        stderr: without_blocking(stderr.into())?,
         job: UnixStream::from_std(job)?,
         control: ControlSocket::new(control)?,
     })
+}
+
+/// The same pipe, whose reads do not block.
+fn without_blocking(pipe: OwnedFd) -> io::Result<OwnedFd> {
+    rustix::io::ioctl_fionbio(&pipe, true)?;
+    Ok(pipe)
 }

@@ -49,6 +49,8 @@ enum RunEnd {
 /// A run whose program has ended. Its cell still exists.
 pub(crate) struct FinishedRun {
     pub(crate) outcome: RunOutcome,
+    /// When the program had ended, or was stopped.
+    pub(crate) ended: Instant,
     /// The home that the cell came with. With a thread, another home is mounted over it.
     pub(crate) cell_home: Option<OwnedFd>,
     /// The control socket of the cell, which pid 1 takes apart after `release`.
@@ -117,7 +119,7 @@ pub(crate) async fn watch_cell(
         mounts: Vec::new(),
         timings: RunTimings { attach, run: wall, ..RunTimings::default() },
     };
-    Ok(FinishedRun { outcome, cell_home: control.take_home(), control })
+    Ok(FinishedRun { outcome, ended: started + wall, cell_home: control.take_home(), control })
 }
 
 /// Stops a cell: its storage first, so that what it has transferred is known.
@@ -182,11 +184,11 @@ async fn wait_for_end(
 }
 
 /// Writes the standard input of the program, then closes it.
-async fn feed_stdin(
-    mut stdin: pipe::Sender,
-    input: Vec<u8>,
-    more: Option<mpsc::Receiver<Vec<u8>>>,
-) {
+async fn feed_stdin(stdin: OwnedFd, input: Vec<u8>, more: Option<mpsc::Receiver<Vec<u8>>>) {
+    if input.is_empty() && more.is_none() {
+        return;
+    }
+    let Ok(mut stdin) = pipe::Sender::from_owned_fd(stdin) else { return };
     // It is no error if the program does not read its input.
     if stdin.write_all(&input).await.is_err() {
         return;

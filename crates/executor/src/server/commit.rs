@@ -5,16 +5,15 @@
 //! [`commit_home`] returns.
 
 use std::{
-    fs::File,
     io::{self, Read},
-    mem,
+    mem::{self, MaybeUninit},
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, OnceLock},
 };
 
 use cloche_layers::{LayerBounds, LayerError, LayerIndex, Layers, survey_archive};
 use cloche_model::{HomePath, HomeWrites, LayerDigest, OutputFile, RunSpec};
-use rustix::fs::{Dir, Mode, OFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -30,6 +29,8 @@ use crate::protocol::{PackReport, PackRequest, PlacedDigest};
 const MAX_FILES: usize = 1000;
 /// The size of the pipe between packer and server.
 const PIPE_SIZE: usize = 1 << 20;
+/// The buffer for the entries of a home. Most homes have one.
+const LISTING_BYTES: usize = 2048;
 /// The longest report of a packer, which names files.
 const MAX_REPORT: u64 = 16 << 20;
 /// Without a thread: the most bytes that are kept of one file, and of all files of a run.
@@ -114,6 +115,23 @@ fn changed_at(directory: &OwnedFd) -> io::Result<(i64, i64)> {
     Ok((stat.st_ctime, stat.st_ctime_nsec as i64))
 }
 
+/// Whether the rest of a file is this.
+fn holds_exactly(file: &OwnedFd, content: &[u8]) -> io::Result<bool> {
+    // One byte more, so that one read shows that nothing follows.
+    let mut bytes = vec![0; content.len() + 1];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        match rustix::io::read(file, &mut bytes[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+        if filled == content.len() {
+            break;
+        }
+    }
+    Ok(bytes[..filled] == *content)
+}
+
 impl HomeDiff {
     /// The thread's home before the run; `None` without a thread.
     fn baseline(&self) -> Option<&HomeBaseline> {
@@ -152,7 +170,9 @@ impl HomeDiff {
             return Ok(false);
         }
         rustix::fs::seek(self.upper(), SeekFrom::Start(0))?;
-        for entry in Dir::new(self.upper().try_clone()?)? {
+        let mut buffer = [MaybeUninit::uninit(); LISTING_BYTES];
+        let mut entries = RawDir::new(self.upper(), &mut buffer);
+        while let Some(entry) = entries.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if matches!(name, b"." | b"..") {
@@ -176,10 +196,7 @@ impl HomeDiff {
         let size = placed.content.len();
         let looks_unchanged =
             stat.st_mode == 0o100_644 && stat.st_nlink == 1 && stat.st_size == size as i64;
-        let mut content = Vec::with_capacity(size + 1);
-        looks_unchanged
-            && File::from(file).take(size as u64 + 1).read_to_end(&mut content).is_ok()
-            && content == placed.content
+        looks_unchanged && holds_exactly(&file, &placed.content).unwrap_or(false)
     }
 
     /// Whether the home has no space for another page or another file.

@@ -12,8 +12,10 @@ use std::{
 use cloche_egress::BrokerClient;
 use cloche_layers::Layers;
 use cloche_model::{ImageRoot, Language, RunLimits, SandboxShape, Substrate};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    aftermath::RunAftermath,
     cell,
     cell_exit::CellExit,
     config::ExecutorConfig,
@@ -68,6 +70,8 @@ pub(super) struct ExecutorInner {
     missing: Vec<(String, String)>,
     /// The substrates that were tried and can be used.
     pub(super) tried: Mutex<BTreeSet<Substrate>>,
+    /// Runs that have their outcome, and whose cells wait for the answer.
+    aftermaths: TaskTracker,
 }
 
 impl Executor {
@@ -112,6 +116,7 @@ impl Executor {
             storage,
             missing,
             tried: Mutex::default(),
+            aftermaths: TaskTracker::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -193,9 +198,12 @@ impl Executor {
 
     /// Ends the spawner and every cell. While other clones exist, it does nothing.
     pub async fn stop(self) {
-        let Some(ExecutorInner { spawner, pool, .. }) = Arc::into_inner(self.inner) else {
+        let Some(ExecutorInner { spawner, pool, aftermaths, .. }) = Arc::into_inner(self.inner)
+        else {
             return;
         };
+        aftermaths.close();
+        aftermaths.wait().await;
         if let Some(pool) = pool {
             pool.stop().await;
         }
@@ -206,8 +214,30 @@ impl Executor {
 }
 
 impl ExecutorInner {
+    /// Takes the cell of a run apart: after the answer, or at once if nothing says when that is.
+    pub(super) fn settle_run(
+        &self,
+        aftermath: RunAftermath,
+        answered: Option<CancellationToken>,
+        exit: CellExit,
+    ) {
+        let Some(answered) = answered else {
+            self.time_teardown(exit);
+            return aftermath.settle();
+        };
+        let metrics = self.pool.as_ref().map(|_| Arc::clone(&self.metrics));
+        self.aftermaths.spawn(async move {
+            let ended = Instant::now();
+            aftermath.settle_after(answered).await;
+            if let Some(metrics) = metrics {
+                exit.wait().await;
+                metrics.teardown.add(ended.elapsed());
+            }
+        });
+    }
+
     /// Measures how long it takes until the cell is gone, in a task of its own.
-    pub(super) fn time_teardown(&self, exit: CellExit) {
+    fn time_teardown(&self, exit: CellExit) {
         let (metrics, ended) = (Arc::clone(&self.metrics), Instant::now());
         if self.pool.is_some() {
             tokio::spawn(async move {

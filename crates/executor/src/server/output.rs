@@ -1,10 +1,19 @@
 //! Runs in: server (no capabilities). Reads what a guest prints: passes it on live, and keeps a
 //! bounded part of it.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use cloche_model::{ByteSize, CapturedStream, MemoryAccount, OutputChunk, StreamName};
-use tokio::{net::unix::pipe, sync::mpsc};
+use tokio::{
+    net::unix::pipe,
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
 
 /// The size of the first reads: most programs print little.
 const SMALL_READ: usize = 4 << 10;
@@ -15,10 +24,33 @@ const LARGE_READ: usize = 64 << 10;
 /// fast as it can costs the server most of a processor.
 const FLOOD_BURST: usize = 128 << 10;
 const FLOOD_PAUSE: Duration = Duration::from_millis(1);
+/// How long output is left in its pipe. Most programs end within it: their output is then read
+/// once, at the end, and no write of theirs wakes the server.
+const LEFT_IN_PIPE: Duration = Duration::from_millis(2);
+
+/// The read end of an output pipe.
+enum OutputPipe {
+    /// Nothing waits for it before this time.
+    Unwatched(OwnedFd, Instant),
+    /// The runtime reports when there is something to read.
+    Watched(pipe::Receiver),
+    /// It cannot be read any more.
+    Closed,
+}
+
+impl OutputPipe {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Unwatched(pipe, _) => Some(pipe.as_fd()),
+            Self::Watched(pipe) => Some(pipe.as_fd()),
+            Self::Closed => None,
+        }
+    }
+}
 
 /// One output stream that is being read.
 pub(crate) struct OutputCapture {
-    pipe: pipe::Receiver,
+    pipe: OutputPipe,
     name: StreamName,
     cap: u64,
     kept: CapturedStream,
@@ -30,13 +62,14 @@ pub(crate) struct OutputCapture {
 
 impl OutputCapture {
     pub(crate) fn new(
-        pipe: pipe::Receiver,
+        pipe: OwnedFd,
         name: StreamName,
         cap: ByteSize,
         live: Option<mpsc::Sender<OutputChunk>>,
     ) -> Self {
         let buffer = vec![0; SMALL_READ].into();
         let kept = CapturedStream::default();
+        let pipe = OutputPipe::Unwatched(pipe, Instant::now() + LEFT_IN_PIPE);
         Self { pipe, name, cap: cap.bytes(), kept, buffer, live, ended: false }
     }
 
@@ -47,17 +80,32 @@ impl OutputCapture {
 
     /// Reads until the stream ends. Cancel-safe: nothing that was read is lost.
     pub(crate) async fn read_until_end(&mut self) {
+        if let OutputPipe::Unwatched(_, watch_at) = &self.pipe {
+            sleep_until(*watch_at).await;
+            self.watch_pipe();
+        }
         while !self.ended {
             if self.is_flooding() {
                 tokio::time::sleep(FLOOD_PAUSE).await;
             }
-            if self.pipe.readable().await.is_err() {
-                self.ended = true;
+            match &self.pipe {
+                OutputPipe::Watched(pipe) if pipe.readable().await.is_ok() => {}
+                _ => self.ended = true,
             }
             self.read_available().await;
         }
         // The stream has ended; the program may still run.
         std::future::pending::<()>().await;
+    }
+
+    /// Has the runtime report when there is something to read.
+    fn watch_pipe(&mut self) {
+        self.pipe = match std::mem::replace(&mut self.pipe, OutputPipe::Closed) {
+            OutputPipe::Unwatched(pipe, _) => {
+                pipe::Receiver::from_owned_fd(pipe).map_or(OutputPipe::Closed, OutputPipe::Watched)
+            }
+            pipe => pipe,
+        };
     }
 
     /// Whether more was printed than is kept.
@@ -72,7 +120,8 @@ impl OutputCapture {
             // The place for the chunk is reserved first. So there is no await between reading the
             // chunk and passing it on, in which it could be lost.
             let permit = self.reserve_chunk().await;
-            match self.pipe.try_read(&mut self.buffer) {
+            let OutputPipe::Watched(pipe) = &self.pipe else { return };
+            match pipe.try_read(&mut self.buffer) {
                 Ok(0) => {
                     self.ended = true;
                     return;
@@ -94,11 +143,18 @@ impl OutputCapture {
     /// process goes on writing. Reads the pipe directly, because the runtime may not know yet about
     /// bytes that were written just before the end.
     pub(crate) async fn read_rest(&mut self) {
-        let mut left = rustix::pipe::fcntl_getpipe_size(&self.pipe).unwrap_or(LARGE_READ);
+        let mut left = match &self.pipe {
+            OutputPipe::Watched(pipe) => {
+                rustix::pipe::fcntl_getpipe_size(pipe).unwrap_or(LARGE_READ)
+            }
+            // Its size has not been changed.
+            OutputPipe::Unwatched(..) | OutputPipe::Closed => LARGE_READ,
+        };
         while !self.ended && left > 0 {
             let permit = self.reserve_chunk().await;
             let most = left.min(self.buffer.len());
-            match rustix::io::read(&self.pipe, &mut self.buffer[..most]) {
+            let Some(pipe) = self.pipe.as_fd() else { return };
+            match rustix::io::read(pipe, &mut self.buffer[..most]) {
                 Ok(0) => self.ended = true,
                 Ok(len) => {
                     left -= len;
@@ -129,7 +185,7 @@ impl OutputCapture {
         if !was_flooding && self.kept.dropped > 0 {
             // The pipe takes a whole burst, so that the program waits less often. If the kernel
             // refuses, the program is only read more slowly.
-            let _ = rustix::pipe::fcntl_setpipe_size(&self.pipe, FLOOD_BURST);
+            let _ = self.pipe.as_fd().map(|it| rustix::pipe::fcntl_setpipe_size(it, FLOOD_BURST));
         }
         if let Some(live) = live {
             live.send(OutputChunk { stream: self.name, bytes: bytes.to_vec(), kept });
@@ -153,7 +209,8 @@ mod tests {
     /// Reads the output of a program that prints this many bytes and ends.
     async fn read_all(bytes: usize, cap: ByteSize) -> (CapturedStream, Duration) {
         let (ours, mut theirs) = io::pipe().unwrap();
-        let pipe = pipe::Receiver::from_owned_fd(ours.into()).unwrap();
+        let pipe = OwnedFd::from(ours);
+        rustix::io::ioctl_fionbio(&pipe, true).unwrap();
         let mut capture = OutputCapture::new(pipe, StreamName::Stdout, cap, None);
         let started = Instant::now();
         let program = tokio::task::spawn_blocking(move || theirs.write_all(&vec![7; bytes]));

@@ -2,9 +2,8 @@
 //!
 //! One bucket for each configuration and language holds parked cells. [`Pool::begin_run`] never
 //! waits: it returns a parked cell, or a template that can fork one, or nothing. Two tasks refill
-//! the buckets in turn, one cell at a time, after replies have gone out. One forks cells from
-//! templates; the other starts interpreters, which takes far longer and must not delay the first. A
-//! cell leaves the pool by value, and a run takes it by value, so a cell that has run guest code
+//! the buckets in turn, after replies have gone out. One forks cells from templates; the other
+//! starts interpreters, which takes far longer and must not delay the first. A cell leaves the pool by value, and a run takes it by value, so a cell that has run guest code
 //! cannot return.
 
 use std::{
@@ -19,23 +18,25 @@ use std::{
 use cloche_model::{
     ByteSize, ImageDigest, Language, NetworkPolicy, RunLimits, SandboxProfile, SandboxShape,
 };
-use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use tokio::{sync::Notify, task::JoinHandle};
 
 use super::{
     cell::{Cell, CellMaking},
     metrics::{BucketReading, ExecutorMetrics, increment_counter},
     pool_bucket::PoolBucket,
-    run_error::RunError,
+    pool_refill::RefillLane,
     spawner_client::SpawnerClient,
-    warm::{self, Template},
+    warm::Template,
 };
-use crate::protocol::{CellConfig, CellId};
+use crate::protocol::CellConfig;
 
 /// How many cells the pool keeps, and for how long.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
     /// The fewest parked cells of a configuration that is in use.
     pub floor: usize,
+    /// The parked cells that a template makes of such a configuration while the host is quiet.
+    pub quiet_forks: usize,
     /// The most parked cells of one configuration.
     pub ceiling: usize,
     /// The most memory of all parked cells together.
@@ -52,6 +53,7 @@ impl Default for PoolSettings {
     fn default() -> Self {
         Self {
             floor: 2,
+            quiet_forks: 24,
             ceiling: 128,
             memory: ByteSize::gib(2),
             template_forks: 20_000,
@@ -119,52 +121,35 @@ pub(crate) struct Pool {
 /// [`PoolRun::finish`] says that the run is over. Dropping it does the same, for runs that fail or
 /// whose task is dropped.
 #[derive(Default)]
-pub(crate) struct PoolRun<'a>(Option<&'a Pool>);
+pub(crate) struct PoolRun(Option<Arc<PoolInner>>);
 
-impl PoolRun<'_> {
+impl PoolRun {
     /// The run is over: wakes the tasks that refill.
     pub(crate) fn finish(&mut self) {
         if let Some(pool) = self.0.take() {
-            pool.inner.running.fetch_sub(1, Ordering::Relaxed);
-            pool.inner.wake_refill();
+            pool.running.fetch_sub(1, Ordering::Relaxed);
+            pool.wake_refill();
         }
     }
 }
 
-impl Drop for PoolRun<'_> {
+impl Drop for PoolRun {
     fn drop(&mut self) {
         self.finish();
     }
 }
 
-/// What a refilling task does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RefillLane {
-    /// Forks cells from templates: a millisecond each.
-    Forks,
-    /// Starts interpreters and templates: tens of milliseconds each, more on a busy host.
-    Starts,
-}
-
-struct PoolInner {
-    spawner: Arc<SpawnerClient>,
-    metrics: Arc<ExecutorMetrics>,
-    settings: PoolSettings,
-    buckets: Mutex<HashMap<PoolKey, PoolBucket>>,
+/// What the pool shares with its refilling tasks.
+pub(crate) struct PoolInner {
+    pub(super) spawner: Arc<SpawnerClient>,
+    pub(super) metrics: Arc<ExecutorMetrics>,
+    pub(super) settings: PoolSettings,
+    pub(super) buckets: Mutex<HashMap<PoolKey, PoolBucket>>,
     /// Wakes each of the refilling tasks.
-    wake: [Notify; 2],
+    pub(super) wake: [Notify; 2],
     /// How many runs are under way.
-    running: AtomicUsize,
+    pub(super) running: AtomicUsize,
 }
-
-/// How often the buckets are checked when nothing happens.
-const ROUND: Duration = Duration::from_secs(1);
-/// Templates may use one part in this many of the memory for parked cells.
-const TEMPLATE_SHARE: u64 = 2;
-/// The assumed memory of a template, until one has been started.
-const USUAL_TEMPLATE: u64 = 32 << 20;
-/// Refilling waits while more cells than this are being torn down.
-const BACKLOG: usize = 64;
 
 impl Pool {
     pub(crate) fn new(
@@ -197,9 +182,9 @@ impl Pool {
     }
 
     /// Looks for a cell, without waiting. Counts the run as under way until it is finished.
-    pub(crate) fn begin_run(&self, key: &PoolKey) -> (PoolLookup, PoolRun<'_>) {
+    pub(crate) fn begin_run(&self, key: &PoolKey) -> (PoolLookup, PoolRun) {
         self.inner.running.fetch_add(1, Ordering::Relaxed);
-        let run = PoolRun(Some(self));
+        let run = PoolRun(Some(Arc::clone(&self.inner)));
         let mut buckets = self.inner.lock_buckets();
         let bucket = buckets.entry(key.clone()).or_insert_with(PoolBucket::new);
         let found = bucket.take(&self.inner.settings);
@@ -252,135 +237,14 @@ impl Pool {
     }
 }
 
-/// What a refilling task does next.
-enum RefillWork {
-    Template(PoolKey),
-    Cell(PoolKey, Option<Arc<Template>>),
-}
-
 impl PoolInner {
-    fn lock_buckets(&self) -> MutexGuard<'_, HashMap<PoolKey, PoolBucket>> {
+    pub(super) fn lock_buckets(&self) -> MutexGuard<'_, HashMap<PoolKey, PoolBucket>> {
         // A poisoned lock is still used: a panic leaves the maps consistent.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake_refill(&self) {
+    pub(super) fn wake_refill(&self) {
         self.wake.iter().for_each(Notify::notify_one);
-    }
-
-    async fn run_refill_lane(self: Arc<Self>, lane: RefillLane) {
-        let mut turn = 0_usize;
-        loop {
-            // Also without a wake-up: cells die, and configurations fall out of use.
-            let _ = timeout(ROUND, self.wake[lane as usize].notified()).await;
-            if lane == RefillLane::Forks {
-                self.prune_buckets().await;
-            }
-            while let Some(work) = self.next_work(turn, lane) {
-                turn = turn.wrapping_add(1);
-                self.refill_one(work).await;
-            }
-        }
-    }
-
-    /// Removes dead cells, kills surplus cells and templates, and drops unused buckets.
-    async fn prune_buckets(&self) {
-        let surplus: Vec<CellId> = {
-            let mut buckets = self.lock_buckets();
-            let mut surplus = Vec::new();
-            for bucket in buckets.values_mut() {
-                surplus.extend(bucket.prune_surplus(&self.settings));
-                self.metrics.died_parked.fetch_add(bucket.take_dead_count(), Ordering::Relaxed);
-            }
-            buckets.retain(|_, bucket| !bucket.is_unused(&self.settings));
-            surplus
-        };
-        for cell in surplus {
-            self.spawner.kill_cell(cell).await;
-        }
-        self.spawner.release_idle_images(self.settings.idle);
-    }
-
-    /// The next thing to do. Buckets take turns, so that a busy one does not starve another.
-    fn next_work(&self, turn: usize, lane: RefillLane) -> Option<RefillWork> {
-        let buckets = self.lock_buckets();
-        let parked: usize = buckets.values().map(PoolBucket::parked_count).sum();
-        let running = self.running.load(Ordering::Relaxed);
-        // Cells that are neither parked nor running are being torn down. That goes first.
-        let dying = self.spawner.count_alive().saturating_sub(parked + running);
-        let memory: u64 = buckets.values().map(PoolBucket::parked_memory).sum();
-        if dying > BACKLOG || memory > self.settings.memory.bytes() {
-            return None;
-        }
-        let room_for_template = self.has_room_for_template(&buckets);
-        let mut keys: Vec<&PoolKey> = buckets.keys().collect();
-        let order = |key: &&PoolKey| {
-            let CellConfig { memory, disk, .. } = key.making.config;
-            (key.language, memory, disk)
-        };
-        keys.sort_by(|one, other| {
-            order(one).cmp(&order(other)).then_with(|| one.group.cmp(&other.group))
-        });
-        let len = keys.len();
-        let in_turn = (0..len).map(|at| keys[(at + turn) % len]);
-        let mut work = in_turn.filter_map(|key| {
-            let bucket = &buckets[key];
-            let template = bucket.living_template();
-            let starts = lane == RefillLane::Starts;
-            let templated = key.language == Language::Python && key.template;
-            let may_have_one = room_for_template || bucket.has_template();
-            if starts && templated && may_have_one && bucket.needs_template(&self.settings) {
-                return Some(RefillWork::Template(key.clone()));
-            }
-            if starts == template.is_some() {
-                return None;
-            }
-            // While runs are under way, only a bucket below the floor is worth the processor time.
-            let worth =
-                bucket.wants_more() && (running < 2 || bucket.parked_count() < self.settings.floor);
-            worth.then(|| RefillWork::Cell(key.clone(), template))
-        });
-        work.next()
-    }
-
-    /// Whether the memory budget allows one more group its own template. Without it, each cell of
-    /// the group starts its own interpreter: slower, but nothing is shared with other groups.
-    fn has_room_for_template(&self, buckets: &HashMap<PoolKey, PoolBucket>) -> bool {
-        let all = || buckets.values().map(PoolBucket::template_memory);
-        let next = all().filter(|bytes| *bytes > 0).max().unwrap_or(USUAL_TEMPLATE);
-        all().sum::<u64>() + next <= self.settings.memory.bytes() / TEMPLATE_SHARE
-    }
-
-    async fn refill_one(&self, work: RefillWork) {
-        match work {
-            RefillWork::Template(key) => {
-                let started = Template::start(&self.spawner, &key.making, &key.preload).await;
-                if let Some(bucket) = self.lock_buckets().get_mut(&key) {
-                    bucket.put_template(started);
-                }
-                // The other task forks its first cells.
-                self.wake_refill();
-            }
-            RefillWork::Cell(key, template) => {
-                let parked = self.park_cell(&key, template.as_deref()).await;
-                if let Some(bucket) = self.lock_buckets().get_mut(&key) {
-                    bucket.put_cell(parked, &self.settings);
-                }
-            }
-        }
-    }
-
-    async fn park_cell(
-        &self,
-        key: &PoolKey,
-        template: Option<&Template>,
-    ) -> Result<Cell, RunError> {
-        let bucket_waits = self.lock_buckets().get(key).is_none_or(PoolBucket::interpreters_wait);
-        match template {
-            Some(template) => template.fork_parked(&self.spawner, &key.making).await,
-            None if !bucket_waits => warm::start_empty_cell(&self.spawner, &key.making).await,
-            None => warm::start_parked_cell(&self.spawner, &key.making, key.language).await,
-        }
     }
 }
 

@@ -4,7 +4,10 @@
 //! It only counts and never waits. The target doubles when a run finds the bucket empty, and falls
 //! slowly when runs are few.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use cloche_model::Language;
 
@@ -32,10 +35,17 @@ pub(crate) struct PoolBucket {
     /// Whether its interpreters wait for their jobs. An interpreter of an image may not.
     interpreters_wait: bool,
     dead_count: u64,
+    /// How many cells, and whether a template, are being started.
+    starting: usize,
+    template_starting: bool,
+    /// Whether a run has ever asked for a cell.
+    is_used: bool,
 }
 
 /// How long a target is kept before it falls.
 const PATIENCE_SECONDS: u64 = 30;
+/// How long nothing was asked for before cells are forked for a burst.
+const QUIET: Duration = Duration::from_millis(300);
 /// The target falls by one part in this many.
 const FALL: usize = 4;
 /// Beyond the floor, a bucket uses at most one part in this many of the memory for parked cells.
@@ -56,12 +66,16 @@ impl PoolBucket {
             template_not_before: None,
             interpreters_wait: true,
             dead_count: 0,
+            starting: 0,
+            template_starting: false,
+            is_used: false,
         }
     }
 
     /// Takes the cell that was parked last and is alive. Raises the target if there is none.
     pub(crate) fn take(&mut self, settings: &PoolSettings) -> Option<Cell> {
         self.last_take = Instant::now();
+        self.is_used = true;
         while let Some(cell) = self.cells.pop() {
             if !cell.is_gone() {
                 self.target = self.target.max(settings.floor);
@@ -89,6 +103,10 @@ impl PoolBucket {
 
     pub(crate) fn has_template(&self) -> bool {
         !self.templates.is_empty()
+    }
+
+    pub(crate) const fn is_template_starting(&self) -> bool {
+        self.template_starting
     }
 
     /// The memory of its templates, as their cgroups count it.
@@ -124,7 +142,31 @@ impl PoolBucket {
 
     pub(crate) fn wants_more(&self) -> bool {
         let may_try = self.not_before.is_none_or(|at| at <= Instant::now());
-        may_try && !self.is_full()
+        may_try && self.cells.len() + self.starting < self.target
+    }
+
+    /// Whether another cell is worth its memory while nothing runs: a burst may come, and a cell
+    /// that is forked then is late.
+    pub(crate) fn wants_quiet_fork(&self, settings: &PoolSettings) -> bool {
+        let may_try = self.not_before.is_none_or(|at| at <= Instant::now());
+        let quiet_since = self.last_take.elapsed();
+        let is_quiet = quiet_since >= QUIET && quiet_since < settings.idle;
+        let parked = self.cells.len() + self.starting;
+        self.is_used && may_try && is_quiet && parked < self.quiet_target(settings)
+    }
+
+    /// How many cells are parked while nothing runs.
+    fn quiet_target(&self, settings: &PoolSettings) -> usize {
+        settings.quiet_forks.min(self.max_cells(settings)).max(self.target)
+    }
+
+    /// A cell or a template is being started, until it is put here.
+    pub(crate) const fn note_started(&mut self, is_template: bool) {
+        if is_template {
+            self.template_starting = true;
+        } else {
+            self.starting += 1;
+        }
     }
 
     pub(crate) fn needs_template(&self, settings: &PoolSettings) -> bool {
@@ -132,10 +174,12 @@ impl PoolBucket {
         let fresh = |template: &Arc<Template>| {
             !template.is_gone() && !template.is_worn(settings.template_forks, settings.template_age)
         };
-        may_try && self.last_take.elapsed() < settings.idle && !self.templates.iter().any(fresh)
+        let is_wanted = self.last_take.elapsed() < settings.idle && !self.template_starting;
+        may_try && is_wanted && !self.templates.iter().any(fresh)
     }
 
     pub(crate) fn put_cell(&mut self, parked: Result<Cell, RunError>, settings: &PoolSettings) {
+        self.starting = self.starting.saturating_sub(1);
         match parked {
             Ok(cell) => {
                 self.failures = 0;
@@ -163,6 +207,7 @@ impl PoolBucket {
 
     /// Adds a new template. Older ones stay while forked cells of theirs are alive.
     pub(crate) fn put_template(&mut self, started: Result<Template, RunError>) {
+        self.template_starting = false;
         match started {
             Ok(template) => self.templates.push(Arc::new(template)),
             Err(_) => self.template_not_before = Some(retry_time(8)),
@@ -186,7 +231,10 @@ impl PoolBucket {
             self.target -= self.target.div_ceil(FALL).min(self.target - settings.floor);
             self.last_change = Instant::now();
         }
-        let surplus = self.cells.split_off(self.target.min(self.cells.len()));
+        let has_template = self.templates.iter().any(|template| !template.is_gone());
+        let is_kept = has_template && self.is_used && idle <= settings.idle;
+        let most = if is_kept { self.quiet_target(settings) } else { self.target };
+        let surplus = self.cells.split_off(most.min(self.cells.len()));
         let newest = self.templates.len().saturating_sub(usize::from(idle <= settings.idle));
         let old = self.templates[..newest].iter().filter(|template| template.is_childless());
         surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()

@@ -20,6 +20,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    aftermath::RunAftermath,
     cell::{self, Cell, CellError},
     cell_network::CellNetwork,
     cell_watch::{self, CellInput, FinishedRun},
@@ -56,6 +57,9 @@ pub struct RunIo {
     /// Answers what the program asks through the socket of the web tools. Without it, the cell has
     /// no such socket.
     pub tool_calls: Option<mpsc::Sender<CellCall>>,
+    /// Fires when the answer is out. The cell is taken apart after that, within a bound; without
+    /// it at once.
+    pub answered: Option<CancellationToken>,
 }
 
 impl Executor {
@@ -79,20 +83,20 @@ impl Executor {
         let network = run.attach_network(network, &cell).await?;
         let tool_socket = run.mount_tool_socket(io.tool_calls.take(), &mut cell).await?;
         let mut storage = run.mount_storage(&mut cell).await?;
-        let FinishedRun { mut outcome, cell_home, mut control } =
+        let (answered, exit) = (io.answered.take(), cell.exit.clone());
+        let FinishedRun { mut outcome, ended, cell_home, mut control } =
             run.watch_run(cell, job, io, storage.as_mut()).await?;
         // Nothing that the program has left running may call a tool after its end.
         drop(tool_socket);
-        let ended = Instant::now();
         outcome.network = run.finish_network(network).await;
         if let Some(storage) = storage {
             outcome.mounts = run.finish_storage(storage, outcome.ending, &mut control).await;
         }
-        outcome.written = run.commit_home(mounted, cell_home, &mut control).await?;
-        // Pid 1 takes the cell apart when its control socket ends. The home is packed by now.
-        control.release();
-        // Only now may the pool be refilled: the spawner is free.
-        run.pool_run.finish();
+        let (written, diff) = run.commit_home(mounted, cell_home, &mut control).await?;
+        outcome.written = written;
+        // The home is packed by now.
+        let aftermath = RunAftermath { control, pool_run: mem::take(&mut run.pool_run), diff };
+        self.inner.settle_run(aftermath, answered, exit);
         outcome.timings.cell = run.cell_wait;
         outcome.timings.seal = ended.elapsed();
         self.inner.metrics.add_timings(&outcome.timings);
@@ -106,7 +110,7 @@ struct Run<'a> {
     executor: &'a ExecutorInner,
     spec: RunSpec,
     /// The pool counts this run as under way until this is finished.
-    pool_run: PoolRun<'a>,
+    pool_run: PoolRun,
     /// How long the run waited for its cell.
     cell_wait: Duration,
     /// Where the run has its home.
@@ -273,12 +277,9 @@ impl<'a> Run<'a> {
         io: RunIo,
         storage: Option<&mut StorageMounts>,
     ) -> Result<FinishedRun, RunError> {
-        let exit = cell.exit.clone();
         let stdin = mem::take(&mut self.spec.stdin);
         let input = CellInput { job, stdin, limits: self.spec.limits, io, storage };
-        let finished = cell_watch::watch_cell(cell, &self.executor.spawner, input).await;
-        self.executor.time_teardown(exit);
-        finished
+        cell_watch::watch_cell(cell, &self.executor.spawner, input).await
     }
 
     /// Step 6: packs what the program wrote and stores it. The layer is durable when this returns.
@@ -287,22 +288,26 @@ impl<'a> Run<'a> {
         mounted: Option<MountedHome>,
         cell_home: Option<OwnedFd>,
         control: &mut ControlSocket,
-    ) -> Result<HomeWrites, RunError> {
+    ) -> Result<(HomeWrites, Option<HomeDiff>), RunError> {
         let sink = match &self.executor.layers {
             Some(layers) if self.spec.stores_files => OutputSink::Store(layers),
             _ if self.executor.names_files => OutputSink::NamesOnly,
-            _ => return Ok(HomeWrites::default()),
+            _ => return Ok((HomeWrites::default(), None)),
         };
         let home = match (mounted, cell_home) {
             (Some(mounted), _) => WrittenHome::Thread(mounted),
             (None, Some(upper)) => WrittenHome::Cell(upper),
-            (None, None) => return Ok(HomeWrites::default()),
+            (None, None) => return Ok((HomeWrites::default(), None)),
         };
         let diff = HomeDiff { home, placed: PlacedFile::take_from(&mut self.spec) };
-        let written = commit::commit_home(&self.executor.spawner, sink, &diff, control).await;
-        // Closing the last file descriptor of a home unmounts it, which can take a while.
-        tokio::task::spawn_blocking(move || drop(diff));
-        written
+        match commit::commit_home(&self.executor.spawner, sink, &diff, control).await {
+            Ok(written) => Ok((written, Some(diff))),
+            Err(error) => {
+                // Closing the last file descriptor of a home unmounts it, which can take a while.
+                tokio::task::spawn_blocking(move || drop(diff));
+                Err(error)
+            }
+        }
     }
 
     /// The cell that the pool found, or a new one.

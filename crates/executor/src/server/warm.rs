@@ -44,9 +44,11 @@ const PYTHON_ARCHIVE: &str = "cloche.zip";
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// The standard-library modules that every template imports.
-pub const DEFAULT_PRELOAD: [&str; 34] = [
+pub const DEFAULT_PRELOAD: [&str; 45] = [
+    "argparse",
     "base64",
     "bisect",
+    "calendar",
     "collections",
     "contextlib",
     "copy",
@@ -57,6 +59,7 @@ pub const DEFAULT_PRELOAD: [&str; 34] = [
     "enum",
     "fractions",
     "functools",
+    "glob",
     "hashlib",
     "heapq",
     "io",
@@ -67,8 +70,14 @@ pub const DEFAULT_PRELOAD: [&str; 34] = [
     "operator",
     "os",
     "pathlib",
+    "pickle",
+    "pprint",
+    "queue",
     "random",
     "re",
+    "secrets",
+    "shutil",
+    "sqlite3",
     "statistics",
     "string",
     "struct",
@@ -79,6 +88,8 @@ pub const DEFAULT_PRELOAD: [&str; 34] = [
     "traceback",
     "typing",
     "urllib.parse",
+    "uuid",
+    "zoneinfo",
 ];
 
 /// Starts a cold cell and parks it: its interpreter waits for a job, if the language can.

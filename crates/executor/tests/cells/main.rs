@@ -9,6 +9,7 @@ use std::{env, process::ExitCode};
 use cloche_executor::spawner;
 use cloche_test_support::own_main;
 
+mod aftermath;
 mod endings;
 mod first_process;
 mod homes;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         [endings::SERVER] => endings::run_server(),
         asked => own_main::run_tests(
             &[
+                aftermath::TESTS,
                 endings::TESTS,
                 first_process::TESTS,
                 homes::TESTS,

@@ -39,7 +39,7 @@ use crate::{
             ),
             headers(
                 ("x-trace-id" = String, description = "The trace id of the execution"),
-                ("server-timing" = Option<String>,
+                ("server-timing" = String,
                     description = "Milliseconds of each phase of an inline request")
             )),
         (status = 202,

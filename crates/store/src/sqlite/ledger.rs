@@ -6,12 +6,14 @@ use async_trait::async_trait;
 use cloche_model::{
     Execution, ExecutionStart, ExecutionStatus, HomeState, Moment, TeamId, TraceId,
 };
+use rusqlite::types::Value;
 use sqlx::{QueryBuilder, Sqlite as Database, SqliteConnection};
 
 use super::{
     SqliteStore,
     gates::homes,
-    ledger_end::{end_execution, queue_webhooks, write_outcome},
+    inline_writer::execute_values,
+    ledger_end::{UPDATE_OUTCOME, end_execution, outcome_values, queue_webhooks},
     row_reader::{execution_from_row, to_json, to_sql_integer},
     storage::exceeds_budget,
 };
@@ -55,20 +57,9 @@ impl Ledger for SqliteStore {
         budget: Option<u64>,
     ) -> Result<BeginOutcome> {
         if start.thread.is_none() {
-            return self
-                .writer
-                .run_statement(move |connection| {
-                    Box::pin(async move {
-                        let begun = insert_execution(
-                            connection,
-                            start,
-                            InitialExecutionState::Running(budget),
-                        )
-                        .await?;
-                        Ok(if begun { BeginOutcome::Started } else { BeginOutcome::OverBudget })
-                    })
-                })
-                .await;
+            let values = start_values(start, InitialExecutionState::Running(budget))?;
+            let begun = self.write_statement(INSERT_EXECUTION, values).await?;
+            return Ok(if begun { BeginOutcome::Started } else { BeginOutcome::OverBudget });
         }
         self.writer
             .run_transaction(move |connection| {
@@ -136,19 +127,9 @@ impl Ledger for SqliteStore {
         let is_plain = finish.webhook_delay.is_none() && finish.end.written.layer.is_none();
         if finish.thread.is_none() && is_plain {
             let ExecutionFinish { trace_id, status, end, .. } = finish;
-            return self
-                .writer
-                .run_statement(move |connection| {
-                    Box::pin(async move {
-                        let updated = write_outcome(connection, &trace_id, status, end).await?;
-                        Ok(if updated {
-                            FinishOutcome::Recorded
-                        } else {
-                            FinishOutcome::NotRunning
-                        })
-                    })
-                })
-                .await;
+            let values = outcome_values(&trace_id, status, end)?;
+            let updated = self.write_statement(UPDATE_OUTCOME, values).await?;
+            return Ok(if updated { FinishOutcome::Recorded } else { FinishOutcome::NotRunning });
         }
         // If the home did not change, a power cut cannot lose anything.
         if finish.thread.is_some() && finish.end.written.layer.is_some() {
@@ -252,6 +233,33 @@ impl Ledger for SqliteStore {
     }
 }
 
+impl SqliteStore {
+    /// Writes a single statement: at once if it is small and no other write is under way, else
+    /// through the queue. Returns whether it changed a row.
+    async fn write_statement(&self, statement: &'static str, values: Vec<Value>) -> Result<bool> {
+        let is_small = |value: &Value| match value {
+            Value::Text(text) => text.len() <= INLINE_BYTES,
+            Value::Blob(bytes) => bytes.len() <= INLINE_BYTES,
+            Value::Null | Value::Integer(_) | Value::Real(_) => true,
+        };
+        if values.iter().all(is_small)
+            && let Some(changed) = self.writer.inline.try_statement(statement, &values)
+        {
+            return Ok(changed == 1);
+        }
+        self.writer
+            .run_statement(move |connection| {
+                Box::pin(
+                    async move { Ok(execute_values(connection, statement, values).await? == 1) },
+                )
+            })
+            .await
+    }
+}
+
+/// The most bytes of a value that is written in the thread of the caller.
+const INLINE_BYTES: usize = 64 << 10;
+
 /// The initial status of an execution.
 enum InitialExecutionState {
     /// Running, unless its team already stores this many bytes.
@@ -267,39 +275,44 @@ async fn insert_execution(
     start: ExecutionStart,
     beginning: InitialExecutionState,
 ) -> Result<bool> {
+    let values = start_values(start, beginning)?;
+    Ok(execute_values(connection, INSERT_EXECUTION, values).await? == 1)
+}
+
+const INSERT_EXECUTION: &str = "INSERT INTO executions (trace_id, team_id, key_id, sandbox_id, \
+     language, thread_id, delivery, webhook_url, metadata, status, created_at, completed_at, \
+     exit_code, error, code_digest, code_bytes, code) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, \
+     ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17 WHERE ?18 IS NULL OR ?18 > coalesce((SELECT \
+     layer_bytes + row_bytes FROM team_storage WHERE team_id = ?2), 0)";
+
+/// The values of that statement.
+fn start_values(start: ExecutionStart, beginning: InitialExecutionState) -> Result<Vec<Value>> {
     let (status, error, budget) = match beginning {
         InitialExecutionState::Running(budget) => (ExecutionStatus::Running, None, budget),
         InitialExecutionState::Refused(error) => (ExecutionStatus::Blocked, Some(error), None),
     };
     let over = (status != ExecutionStatus::Running).then_some(start.created_at.0);
-    let inserted = sqlx::query(
-        "INSERT INTO executions (trace_id, team_id, key_id, sandbox_id, language, thread_id, delivery, \
-         webhook_url, metadata, status, created_at, completed_at, exit_code, error, code_digest, \
-         code_bytes, code) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, \
-         ?16, ?17 WHERE ?18 IS NULL OR ?18 > coalesce((SELECT layer_bytes + row_bytes FROM \
-         team_storage WHERE team_id = ?2), 0)",
-    )
-    .bind(String::from(start.trace_id))
-    .bind(String::from(start.team))
-    .bind(String::from(start.key))
-    .bind(String::from(start.sandbox))
-    .bind(start.language.map(|language| language.name()))
-    .bind(start.thread.map(String::from))
-    .bind(start.delivery.name())
-    .bind(start.webhook_url)
-    .bind(to_json("metadata", &start.metadata)?)
-    .bind(status.name())
-    .bind(start.created_at.0)
-    .bind(over)
-    .bind(over.map(|_| -1))
-    .bind(error)
-    .bind(start.code_digest)
-    .bind(to_sql_integer(start.code_bytes))
-    .bind(start.code)
-    .bind(budget.map(to_sql_integer))
-    .execute(connection)
-    .await?;
-    Ok(inserted.rows_affected() == 1)
+    let text = |text: &str| Value::Text(text.to_owned());
+    Ok(vec![
+        String::from(start.trace_id).into(),
+        String::from(start.team).into(),
+        String::from(start.key).into(),
+        String::from(start.sandbox).into(),
+        start.language.map_or(Value::Null, |language| text(language.name())),
+        start.thread.map(String::from).into(),
+        text(start.delivery.name()),
+        start.webhook_url.into(),
+        to_json("metadata", &start.metadata)?.into(),
+        text(status.name()),
+        start.created_at.0.into(),
+        over.into(),
+        over.map(|_| -1_i64).into(),
+        error.into(),
+        start.code_digest.into(),
+        to_sql_integer(start.code_bytes).into(),
+        start.code.into(),
+        budget.map(to_sql_integer).into(),
+    ])
 }
 
 /// Leases the thread unless another execution holds it. An expired lease does not count.

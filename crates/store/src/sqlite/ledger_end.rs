@@ -5,10 +5,12 @@
 use std::time::Duration;
 
 use cloche_model::{ExecutionEnd, ExecutionStatus, HomeWrites, Moment, SnapshotKind, TraceId};
+use rusqlite::types::Value;
 use sqlx::SqliteConnection;
 
 use super::{
     heads::{self, HeadMove},
+    inline_writer::execute_values,
     row_reader::{to_json, to_sql_integer},
     storage::execution_exceeds_budget,
 };
@@ -64,12 +66,28 @@ async fn release_lease(connection: &mut SqliteConnection, trace: &TraceId) -> Re
 }
 
 /// Writes the outcome. Returns false if the execution had ended already.
-pub(super) async fn write_outcome(
+async fn write_outcome(
     connection: &mut SqliteConnection,
     trace: &TraceId,
     status: ExecutionStatus,
     end: ExecutionEnd,
 ) -> Result<bool> {
+    let values = outcome_values(trace, status, end)?;
+    Ok(execute_values(connection, UPDATE_OUTCOME, values).await? == 1)
+}
+
+pub(super) const UPDATE_OUTCOME: &str = "UPDATE executions SET status = ?, completed_at = ?, \
+     exit_code = ?, error = ?, stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, \
+     wall_ms = ?, cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, \
+     stderr = ?, layer_bytes = ?, layer = ?, written = ?, network = ?, network_in_bytes = ?, \
+     network_out_bytes = ?, mounts = ? WHERE trace_id = ? AND status = 'running'";
+
+/// The values of that statement.
+pub(super) fn outcome_values(
+    trace: &TraceId,
+    status: ExecutionStatus,
+    end: ExecutionEnd,
+) -> Result<Vec<Value>> {
     let written = match end.written == HomeWrites::default() {
         true => None,
         false => Some(to_json("written", &end.written)?),
@@ -81,38 +99,31 @@ pub(super) async fn write_outcome(
         true => None,
         false => Some(to_json("mounts", &end.mounts)?),
     };
-    let updated = sqlx::query(
-        "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
-         stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, \
-         cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, stderr = ?, \
-         layer_bytes = ?, layer = ?, written = ?, network = ?, network_in_bytes = ?, \
-         network_out_bytes = ?, mounts = ? WHERE trace_id = ? AND status = 'running'",
-    )
-    .bind(status.name())
-    .bind(end.completed_at.0)
-    .bind(end.exit_code)
-    .bind(end.error)
-    .bind(to_sql_integer(end.stdout_dropped))
-    .bind(to_sql_integer(end.stderr_dropped))
-    .bind(end.output_truncated)
-    .bind(to_sql_integer(end.usage.wall_ms))
-    .bind(to_sql_integer(end.usage.cpu_ms))
-    .bind(to_sql_integer(end.usage.peak_memory_bytes))
-    .bind(to_sql_integer(end.usage.micro_credits))
-    .bind(end.event_order.to_string())
-    .bind(&end.stdout[..])
-    .bind(&end.stderr[..])
-    .bind(end.written.layer.as_ref().map_or(0, |layer| to_sql_integer(layer.disk_bytes())))
-    .bind(end.written.layer.map(|layer| String::from(layer.digest)))
-    .bind(written)
-    .bind(network)
-    .bind(to_sql_integer(network_in))
-    .bind(to_sql_integer(network_out))
-    .bind(mounts)
-    .bind(trace.to_string())
-    .execute(connection)
-    .await?;
-    Ok(updated.rows_affected() == 1)
+    let layer_bytes = end.written.layer.as_ref().map_or(0, |layer| layer.disk_bytes());
+    Ok(vec![
+        Value::Text(status.name().to_owned()),
+        end.completed_at.0.into(),
+        i64::from(end.exit_code).into(),
+        end.error.into(),
+        to_sql_integer(end.stdout_dropped).into(),
+        to_sql_integer(end.stderr_dropped).into(),
+        i64::from(end.output_truncated).into(),
+        to_sql_integer(end.usage.wall_ms).into(),
+        to_sql_integer(end.usage.cpu_ms).into(),
+        to_sql_integer(end.usage.peak_memory_bytes).into(),
+        to_sql_integer(end.usage.micro_credits).into(),
+        end.event_order.to_string().into(),
+        Value::Blob(end.stdout.to_vec()),
+        Value::Blob(end.stderr.to_vec()),
+        to_sql_integer(layer_bytes).into(),
+        end.written.layer.map(|layer| String::from(layer.digest)).into(),
+        written.into(),
+        network.into(),
+        to_sql_integer(network_in).into(),
+        to_sql_integer(network_out).into(),
+        mounts.into(),
+        trace.to_string().into(),
+    ])
 }
 
 /// Queues the webhook of one execution, or of every running one.

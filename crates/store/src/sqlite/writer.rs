@@ -5,6 +5,7 @@ use futures::future::BoxFuture;
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::{mpsc, oneshot};
 
+use super::inline_writer::InlineWriter;
 use crate::{Result, StoreError};
 
 /// How many writes may be queued. Beyond it the caller waits.
@@ -15,6 +16,8 @@ const BATCH: usize = 256;
 /// Sends writes to the writer task.
 pub(super) struct GroupCommitWriter {
     queue: mpsc::Sender<WriterMessage>,
+    /// Writes single statements without the queue.
+    pub(super) inline: InlineWriter,
 }
 
 enum WriterMessage {
@@ -102,10 +105,10 @@ where
 }
 
 impl GroupCommitWriter {
-    pub(super) fn start(connection: SqliteConnection) -> Self {
+    pub(super) fn start(connection: SqliteConnection, inline: InlineWriter) -> Self {
         let (queue, inbox) = mpsc::channel(QUEUE);
-        tokio::spawn(run_write_loop(connection, inbox));
-        Self { queue }
+        tokio::spawn(run_write_loop(connection, inbox, inline.clone()));
+        Self { queue, inline }
     }
 
     /// Runs `work` in a transaction of its own, or in one shared with other waiting writes.
@@ -148,6 +151,7 @@ impl GroupCommitWriter {
     }
 
     pub(super) async fn close(&self) {
+        self.inline.close().await;
         let (done, closed) = oneshot::channel();
         if self.queue.send(WriterMessage::Close(done)).await.is_ok() {
             let _ = closed.await;
@@ -158,6 +162,7 @@ impl GroupCommitWriter {
 async fn run_write_loop(
     mut connection: SqliteConnection,
     mut inbox: mpsc::Receiver<WriterMessage>,
+    inline: InlineWriter,
 ) {
     let mut waiting = Vec::new();
     loop {
@@ -172,7 +177,11 @@ async fn run_write_loop(
                 WriterMessage::Close(done) => closing = Some(done),
             }
         }
-        commit_group(&mut connection, writes).await;
+        if !writes.is_empty() {
+            let turn = inline.take_turn().await;
+            commit_group(&mut connection, writes).await;
+            drop(turn);
+        }
         if let Some(done) = closing {
             if let Err(error) = connection.close().await {
                 tracing::warn!(%error, "could not close the database cleanly");
@@ -184,9 +193,6 @@ async fn run_write_loop(
 }
 
 async fn commit_group(connection: &mut SqliteConnection, mut writes: Vec<Box<dyn WriteOperation>>) {
-    if writes.is_empty() {
-        return;
-    }
     if let [write] = writes.as_mut_slice()
         && write.is_single()
     {

@@ -17,6 +17,10 @@ pub(super) struct PoolFile {
     /// The fewest parked cells of a configuration that is in use.
     #[schemars(extend("default" = 2))]
     floor: Option<usize>,
+    /// The parked cells of such a configuration that a template forks while the host is quiet, for
+    /// the next burst. Each takes about 1 MiB.
+    #[schemars(extend("default" = 24))]
+    quiet_forks: Option<usize>,
     /// The most parked cells of one configuration.
     #[schemars(extend("default" = 128))]
     ceiling: Option<usize>,
@@ -39,6 +43,7 @@ pub(super) fn pool_settings(file: &PoolFile) -> Result<PoolSettings, SettingsErr
     let seconds = |value: Option<u64>, usual| value.map_or(usual, Duration::from_secs);
     Ok(PoolSettings {
         floor: file.floor.unwrap_or(usual.floor),
+        quiet_forks: file.quiet_forks.unwrap_or(usual.quiet_forks),
         ceiling: file.ceiling.unwrap_or(usual.ceiling),
         memory: parse_size("pool.memory", &file.memory)?.unwrap_or(usual.memory),
         template_forks: file.template_forks.unwrap_or(usual.template_forks),

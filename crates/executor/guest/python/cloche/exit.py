@@ -18,14 +18,17 @@ import sys
 from cloche import own_builtins as __builtins__  # noqa: F401
 from cloche import protocol
 
-# Modules in C whose objects end unnoticed. A module that is not here costs the first chance.
+# Modules in C whose objects end unnoticed, but for those with a `__del__`, which are looked at one
+# by one. A module that is not here costs the first chance: `ctypes` loads libraries that end in
+# their own way, `gc` can hide objects from us, `dbm` writes when it closes.
 _QUIET = frozenset("""
-    _abc _ast _bisect _blake2 _codecs _collections _collections_abc _csv _datetime _decimal
-    _functools _hashlib _heapq _hmac _io _json _locale _md5 _opcode _operator _posixsubprocess
-    _random _sha1 _sha2 _sha256 _sha3 _sha512 _signal _sre _stat _statistics _string _struct
-    _suggestions _symtable _thread _tokenize _tracemalloc _typing _uuid _warnings _weakref array
-    atexit binascii builtins cmath errno fcntl itertools marshal math posix pwd resource select
-    sys time unicodedata zlib
+    _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _collections _collections_abc _contextvars
+    _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json _locale _lzma
+    _md5 _opcode _operator _pickle _posixsubprocess _queue _random _sha1 _sha2 _sha256 _sha3
+    _sha512 _signal _socket _sqlite3 _sre _ssl _stat _statistics _string _struct _suggestions
+    _symtable _sysconfig _thread _tokenize _tracemalloc _types _typing _uuid _warnings _weakref
+    _zoneinfo _zstd array atexit binascii builtins cmath errno fcntl grp itertools marshal math
+    mmap posix pwd pyexpat resource select sys termios time unicodedata zlib
 """.split())
 
 
@@ -90,8 +93,8 @@ class FastExit:
         self.bare = bare = frozenset(sys.modules)
         self.is_new = lambda name: name not in bare
         self.plain = set()  # the ids of types whose objects end unnoticed
-        bases, names = (vars(type)[name].__get__ for name in ("__mro__", "__dict__"))
-        self.bases_of, self.names_of = bases, names
+        self.bases_of, self.names_of, self.name_of = (
+            vars(type)[name].__get__ for name in ("__mro__", "__dict__", "__name__"))
         self.ModuleSpec = sys.modules["_frozen_importlib"].ModuleSpec
         # `site` is the last module from before the program, so the first of those to go; and
         # of its names those with one underscore go first.
@@ -215,8 +218,10 @@ class FastExit:
         if len(self.filters) != self.filter_count or len(sys.modules) != len(new) + len(self.bare):
             return
         if all(map(self._is_quiet, map(sys.modules.get, new))):
-            self.quiet.append(True)
             things = self.objects()
+            if "_sqlite3" in sys.modules and any(map(self._is_database, things)):
+                return
+            self.quiet.append(True)
             kinds = map(id, map(type, things))
             if self.plain.issuperset(kinds) or all(map(self._is_plain, things)):
                 self._leave(code)
@@ -227,6 +232,22 @@ class FastExit:
         if type(spec) is not self.ModuleSpec:
             return False
         return (spec.origin or "")[-3:] == ".py" or spec.name in _QUIET
+
+    def _is_database(self, thing):
+        """Whether an object of `sqlite3` keeps a database open. Its end rolls back and removes the
+        journal. A statement keeps one open that is closed otherwise.
+        """
+        for base in self.bases_of(type(thing)):
+            names = self.names_of(base)
+            if names.get("__module__") == "sqlite3" and self.name_of(base) == "Statement":
+                return True
+            if names.get("__module__") == "sqlite3" and self.name_of(base) == "Connection":
+                try:
+                    names["total_changes"].__get__(thing)
+                except Exception:
+                    return False  # it is closed
+                return True
+        return False
 
     def _is_plain(self, thing):
         """Whether the end of an object goes unnoticed; of a class, that of its instances."""
@@ -244,10 +265,11 @@ class FastExit:
         return True
 
     def _is_harmless(self, callback):
-        """Whether it is None, or how abstract classes forget others."""
+        """Whether it is None, or how abstract classes and thread-local data forget others."""
         if type(callback) is not type(len):
             return callback is None
-        return callback.__name__ == "_destroy" and type(callback.__self__) is self.reference
+        is_known = callback.__name__ in ("_destroy", "_localdummy_destroyed")
+        return is_known and type(callback.__self__) is self.reference
 
     def _has_end(self, kind):
         return any("__del__" in self.names_of(base) for base in self.bases_of(kind))
