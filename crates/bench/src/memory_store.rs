@@ -71,7 +71,7 @@ fn answer(head: &str, content: &Bytes) -> (String, Bytes) {
     let mut words = head.split(' ');
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
     if target.contains("list-type=2") {
-        let body = Bytes::from(listing(target.contains("prefix=small")));
+        let body = Bytes::from(listing(target));
         return (format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()), body);
     }
     let size = match target {
@@ -109,16 +109,21 @@ fn answer(head: &str, content: &Bytes) -> (String, Bytes) {
     }
 }
 
-fn listing(small: bool) -> String {
+fn listing(target: &str) -> String {
     let entry = |key: String, size: usize| {
         format!(
             "<Contents><Key>{key}</Key><Size>{size}</Size><ETag>\"1\"</ETag>\
              <LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
         )
     };
-    let entries: String = match small {
-        true => (0..SMALL_FILES).map(|n| entry(format!("small/{n:04}"), SMALL)).collect(),
-        false => {
+    let prefix = target.split(['?', '&']).find_map(|part| part.strip_prefix("prefix="));
+    let entries: String = match prefix.unwrap_or_default() {
+        prefix if prefix.starts_with("small") => {
+            (0..SMALL_FILES).map(|n| entry(format!("small/{n:04}"), SMALL)).collect()
+        }
+        // No object is below another one.
+        prefix if !prefix.is_empty() => String::new(),
+        _ => {
             entry("big".to_owned(), BIG)
                 + "<CommonPrefixes><Prefix>small/</Prefix></CommonPrefixes>"
         }
