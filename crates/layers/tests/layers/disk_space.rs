@@ -112,7 +112,7 @@ async fn a_streamed_tar_has_the_same_files_as_the_exported_directory() {
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
         let mut content = Vec::new();
-        std::io::Read::read_to_end(&mut entry, &mut content).unwrap();
+        io::Read::read_to_end(&mut entry, &mut content).unwrap();
         let path = dir.join(entry.path().unwrap());
         assert_eq!(fs::read(&path).unwrap(), content, "{}", path.display());
         count += 1;
