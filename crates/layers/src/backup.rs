@@ -71,7 +71,7 @@ impl Layers {
         let file = self.0.blobs.new_file()?;
         let wanted = digest.clone();
         let file = run_blocking(move || {
-            let mut hashed = HashingWriter { to: file.as_file(), hash: Sha256::new() };
+            let mut hashed = RestoredBlobWriter { to: file.as_file(), hash: Sha256::new() };
             io::copy(&mut bytes, &mut hashed).map_err(LayerError::io_context("copying a layer"))?;
             let found = LayerDigest::from_sha256(hashed.hash.finalize().into());
             if found != wanted {
@@ -86,12 +86,12 @@ impl Layers {
     }
 }
 
-struct HashingWriter<'a> {
+struct RestoredBlobWriter<'a> {
     to: &'a std::fs::File,
     hash: Sha256,
 }
 
-impl Write for HashingWriter<'_> {
+impl Write for RestoredBlobWriter<'_> {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let count = self.to.write(buffer)?;
         self.hash.update(&buffer[..count]);

@@ -246,6 +246,18 @@ fn check_price(name: &str, dollars: f64) -> Result<(), String> {
     Err(format!("{name} must be an amount in dollars, got {dollars}"))
 }
 
+/// The settings of the Agent API.
+pub(super) fn read_agent_config(
+    file: AgentFile,
+    grace: Option<u64>,
+) -> Result<AgentConfig, AgentSettingsError> {
+    let mut agent = file.into_config(|name| std::env::var(name).ok())?;
+    // Responses do not outlive the grace period of their executions.
+    let grace = grace.map_or(agent.linger, Duration::from_secs);
+    agent.linger = agent.linger.min(grace);
+    Ok(agent)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

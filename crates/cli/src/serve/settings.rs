@@ -26,7 +26,7 @@ use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private, make_
 
 use super::{
     ServeArguments,
-    providers::{AgentFile, AgentSettingsError},
+    providers::{AgentFile, AgentSettingsError, read_agent_config},
     trace_export::collector_ca,
 };
 
@@ -52,7 +52,7 @@ use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
 use gates::{GateFile, gate_config};
-pub(crate) use layers::{LayersArguments, LayersFile, layers_config};
+pub(crate) use layers::{LayersArguments, LayersFile, absolute_path, layers_config};
 pub(super) use log::{LogArguments, LogFormat, LogSettings};
 use log::{LogFile, log_settings};
 use mcp::McpFile;
@@ -332,11 +332,6 @@ pub(crate) fn settings_schema() -> Schema {
     inline.into_generator().into_root_schema_for::<SettingsFile>()
 }
 
-/// Makes a path absolute, because the server leaves its start directory.
-pub(crate) fn absolute_path(path: PathBuf) -> PathBuf {
-    std::path::absolute(&path).unwrap_or(path)
-}
-
 /// Reads the file; without one every setting has its default.
 fn read_settings_file(path: Option<&Path>) -> Result<SettingsFile, SettingsError> {
     let Some(path) = path else { return Ok(SettingsFile::default()) };
@@ -373,14 +368,6 @@ fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
     engine.allowances = file.plans.to_allowances()?;
     engine.web_tools = file.tools.to_config(|name| std::env::var(name).ok())?;
     Ok(engine)
-}
-
-fn read_agent_config(file: AgentFile, grace: Option<u64>) -> Result<AgentConfig, SettingsError> {
-    let mut agent = file.into_config(|name| std::env::var(name).ok())?;
-    // Responses do not outlive the grace period of their executions.
-    let grace = grace.map_or(agent.linger, Duration::from_secs);
-    agent.linger = agent.linger.min(grace);
-    Ok(agent)
 }
 
 /// The settings without a file and those of this file, as text.

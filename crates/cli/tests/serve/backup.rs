@@ -158,6 +158,33 @@ async fn a_backup_of_a_running_server_restores_threads_executions_keys_and_volum
     assert_eq!(bash(&copy, "a", "tail -n 2 hard; echo $TOKEN").await, "more\nlast\ns3cret-value\n");
 }
 
+/// Changes, cuts and removes a part of a backup: each is refused, and nothing is restored.
+fn assert_damage_is_refused(name: &str, (path, shown): (&Path, &str), target: &Path) {
+    let target_name = target.to_str().unwrap();
+    let good = fs::read(path).unwrap();
+    let mut flipped = good.clone();
+    let middle = flipped.len() / 2;
+    flipped[middle] ^= 1;
+    let cut = good[..good.len() - 1].to_vec();
+    for (broken, sentence) in
+        [(Some(flipped), "does not have the digest"), (Some(cut), ""), (None, "is missing")]
+    {
+        match broken {
+            Some(bytes) => fs::write(path, bytes).unwrap(),
+            None => fs::remove_file(path).unwrap(),
+        }
+        for more in [&["--check"][..], &["--data-dir", target_name]] {
+            let refused = restore(name, more);
+            assert_ne!(refused.code, 0, "{shown} {more:?}");
+            assert!(refused.stderr.contains("the backup is damaged: "), "{refused:?}");
+            assert!(refused.stderr.contains(shown), "{refused:?}");
+            assert!(refused.stderr.contains(sentence), "{refused:?}");
+            assert!(!target.exists(), "nothing is left");
+        }
+        fs::write(path, &good).unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_damaged_or_incomplete_backup_is_refused() {
     let Some(host) = Host::start().await else { return };
@@ -181,28 +208,7 @@ async fn a_damaged_or_incomplete_backup_is_refused() {
         (backup_dir.join("secret.key"), "/secret.key"),
     ];
     for (path, shown) in &parts {
-        let good = fs::read(path).unwrap();
-        let mut flipped = good.clone();
-        let middle = flipped.len() / 2;
-        flipped[middle] ^= 1;
-        let cut = good[..good.len() - 1].to_vec();
-        for (broken, sentence) in
-            [(Some(flipped), "does not have the digest"), (Some(cut), ""), (None, "is missing")]
-        {
-            match broken {
-                Some(bytes) => fs::write(path, bytes).unwrap(),
-                None => fs::remove_file(path).unwrap(),
-            }
-            for more in [&["--check"][..], &["--data-dir", target_name]] {
-                let refused = restore(name, more);
-                assert_ne!(refused.code, 0, "{shown} {more:?}");
-                assert!(refused.stderr.contains("the backup is damaged: "), "{refused:?}");
-                assert!(refused.stderr.contains(shown), "{refused:?}");
-                assert!(refused.stderr.contains(sentence), "{refused:?}");
-                assert!(!target.exists(), "nothing is left");
-            }
-            fs::write(path, &good).unwrap();
-        }
+        assert_damage_is_refused(name, (path, shown), &target);
     }
     // Another key is refused, too; the right one is in the backup.
     let other = directory.path().join("other.key");

@@ -2,7 +2,7 @@
 //!
 //! Disk space of layers: immediate removal, sizes, and exports without a copy.
 
-use std::fs;
+use std::{collections::HashSet, fs, io, time::Duration};
 
 use cloche_layers::{ExportMeta, LayerError};
 use cloche_model::LayerDigest;
@@ -42,6 +42,44 @@ async fn a_layer_is_removed_only_after_all_pins_are_released() {
 }
 
 #[tokio::test]
+async fn nothing_is_deleted_while_deletions_are_held() {
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
+    fs::write(tree.join("f"), "content").unwrap();
+    let digest = fixture.store(&tree).await.layer.digest;
+    fixture.layers.release_pin(&digest);
+    let (nothing, at_once) = (HashSet::new(), Duration::ZERO);
+    let hold = fixture.layers.hold_deletions().await;
+    let second = fixture.layers.hold_deletions().await;
+    drop(second);
+    assert!(!remove(&fixture, &digest, false).await);
+    let swept = fixture.layers.sweep_unreferenced(&nothing, at_once).await.unwrap();
+    assert_eq!((swept.deleted, swept.kept), (0, 1));
+    drop(hold);
+    let swept = fixture.layers.sweep_unreferenced(&nothing, at_once).await.unwrap();
+    assert_eq!((swept.deleted, swept.kept), (1, 0));
+}
+
+#[tokio::test]
+async fn a_copied_layer_is_put_back_only_with_its_own_bytes() {
+    let fixture = LayersFixture::new().await;
+    let tree = fixture.tree("tree");
+    fs::write(tree.join("f"), "content").unwrap();
+    let digest = fixture.store(&tree).await.layer.digest;
+    let copy = fs::read(fixture.blob(&digest)).unwrap();
+    fixture.layers.release_pin(&digest);
+    assert!(remove(&fixture, &digest, false).await);
+    let mut damaged = copy.clone();
+    damaged[0] ^= 1;
+    let refused = fixture.layers.restore_blob(&digest, io::Cursor::new(damaged)).await;
+    assert!(matches!(refused, Err(LayerError::Damaged { .. })), "{refused:?}");
+    assert_eq!(fixture.layers.blob_size(&digest).await.unwrap(), None);
+    fixture.layers.restore_blob(&digest, io::Cursor::new(copy)).await.unwrap();
+    let content = read(&fixture.layers, &[digest], b"f", None).await.unwrap();
+    assert_eq!(content, b"content");
+}
+
+#[tokio::test]
 async fn layer_sizes_are_the_sizes_of_the_blobs() {
     let fixture = LayersFixture::new().await;
     let tree = fixture.tree("tree");
@@ -74,7 +112,7 @@ async fn a_streamed_tar_has_the_same_files_as_the_exported_directory() {
     for entry in archive.entries().unwrap() {
         let mut entry = entry.unwrap();
         let mut content = Vec::new();
-        std::io::Read::read_to_end(&mut entry, &mut content).unwrap();
+        io::Read::read_to_end(&mut entry, &mut content).unwrap();
         let path = dir.join(entry.path().unwrap());
         assert_eq!(fs::read(&path).unwrap(), content, "{}", path.display());
         count += 1;

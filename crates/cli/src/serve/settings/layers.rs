@@ -8,7 +8,7 @@ use cloche_model::ByteSize;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{SettingsError, absolute_path, parse_size};
+use super::{SettingsError, parse_size};
 
 /// The default limit of the disk space of unpacked layers.
 const CACHE: ByteSize = ByteSize::gib(20);
@@ -75,6 +75,11 @@ pub(crate) fn layers_config(
         cache_bytes,
         bounds: LayerBounds::default(),
     })
+}
+
+/// Makes a path absolute, because the server leaves its start directory.
+pub(crate) fn absolute_path(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
 }
 
 fn store_config(
