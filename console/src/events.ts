@@ -4,7 +4,7 @@ import type { Schemas } from "./api/client";
 import { isOperator, session, signOutReason, teamName } from "./session";
 
 export type OverviewNow = Schemas["OverviewNow"];
-export type ExecutionEvent = Schemas["ExecutionEvent"];
+export type ExecutionEvent = Schemas["ExecutionActivity"];
 
 export const overviewNow = signal<OverviewNow | null>(null);
 export const pendingApprovals = signal(0);

@@ -1,6 +1,6 @@
 // Responses of the Agent API.
 import { api, unwrap } from "../api/client";
-import { nameOf, teamParam, useKeys } from "../api/lists";
+import { nameOf, useKeys } from "../api/lists";
 import { hrefOf } from "../router";
 import { teamName } from "../session";
 import { Status, Time } from "../ui/format";
@@ -11,7 +11,7 @@ import { useQuery } from "../ui/query";
 export default function ResponsesPage() {
   const keys = useKeys();
   const list = useQuery(
-    async (signal) => (await unwrap(api.GET("/v1/responses", { params: { query: { ...teamParam(), limit: 100 } }, signal }))).responses, [teamName.value],
+    async (signal) => (await unwrap(api.GET("/v1/responses", { params: { query: { limit: 100 } }, signal }))).responses, [teamName.value],
   );
   return (
     <>

@@ -21,6 +21,7 @@ mod bucket;
 mod cancel;
 mod concurrent_changes;
 mod connections;
+mod console;
 mod contract_examples;
 mod crashes;
 mod credentials;
