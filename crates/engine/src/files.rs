@@ -13,7 +13,7 @@ use cloche_store::Store;
 use tokio::{io::AsyncRead, sync::OnceCell};
 
 use crate::{
-    Caller, EngineConfig, Executions, Refusal, StorageBudgets, StorageSources, Threads,
+    EngineConfig, ExecutionReader, Executions, Refusal, StorageBudgets, StorageSources, Threads,
     VolumeAccess, admit::AdmissionControl, clock, lifecycle::Lifecycle, shared_parts::SharedParts,
     threads::layer_refusal,
 };
@@ -307,11 +307,11 @@ impl Files {
     /// When there is no such execution or file that the caller may see.
     pub async fn execution_file(
         &self,
-        caller: &Caller,
+        reader: impl Into<ExecutionReader>,
         trace_id: &TraceId,
         path: &HomePath,
     ) -> Result<StoredFile, Refusal> {
-        let execution = self.executions.find_execution(caller, trace_id).await?;
+        let execution = self.executions.find_execution(reader, trace_id).await?;
         let layer = execution.end.and_then(|end| end.written.layer);
         let layer = layer.ok_or_else(|| Refusal::not_found("file"))?;
         self.file_in(vec![layer.digest], path).await

@@ -3,6 +3,7 @@
 
 mod admin;
 mod approvals;
+mod console;
 mod errors;
 mod execute;
 mod execution;
@@ -10,10 +11,12 @@ mod files;
 mod home_changes;
 mod network;
 pub(crate) mod number;
+mod overview;
 mod responses;
 mod threads;
 mod usage;
 
+pub(crate) use admin::{AuditList, CreateMember, MemberList, MemberRecord, UpdateMember};
 pub(crate) use admin::{
     BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
     CreateCredential, CreateKey, CreateSandbox, CreateTeam, CreateVolume, CreatedKey,
@@ -26,6 +29,10 @@ pub(crate) use approvals::{
     ApprovalList, ApprovalRecord, ApprovalStateName, ApproveBody, DecisionList, DecisionRecord,
     DenyBody, ReasonBody,
 };
+pub(crate) use console::{
+    ChangePassword, OneTimeCode, ProviderRecord, SessionList, SessionListItem, SessionRecord,
+    SignInBody, SignInWays, TotpRecord,
+};
 pub(crate) use errors::{ErrorBody, ErrorResponses};
 pub(crate) use execute::{
     Accepted, ExecuteBody, ExecuteResult, LanguageName, StatusName, TimedOut, push_event,
@@ -35,6 +42,9 @@ pub(crate) use files::{
     DownloadUrl, FileList, ListFiles, OutputFiles, SignedUrl, SourceName, UploadUrl, Uploaded,
 };
 pub(crate) use number::whole;
+pub(crate) use overview::{
+    ApprovalsEvent, ExecutionActivity, OverviewHistory, OverviewNow, SessionEnd,
+};
 pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, encode_sse};
 pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody, ThreadPageRecord,

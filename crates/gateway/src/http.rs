@@ -2,6 +2,7 @@
 //! and converts the result. It makes no decisions.
 
 pub(crate) mod approvals;
+pub(crate) mod audit_log;
 pub(crate) mod credentials;
 pub(crate) mod docs;
 pub(crate) mod execute;
@@ -13,6 +14,7 @@ pub(crate) mod gates;
 pub(crate) mod health;
 pub(crate) mod images;
 pub(crate) mod keys;
+pub(crate) mod members;
 pub(crate) mod responses;
 pub(crate) mod sandboxes;
 pub(crate) mod signed_files;

@@ -17,18 +17,20 @@ use utoipa::{
     Modify, OpenApi,
     openapi::{
         OpenApi as Description,
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     GatewayConfig,
+    audit::record_changes,
+    console,
     error::ApiError,
     http::{
-        approvals, credentials, docs, execute, execution_files, executions, files, gates, health,
-        images, keys, responses, sandboxes, signed_files, storage, teams, thread_archive, threads,
-        usage, volumes,
+        approvals, audit_log, credentials, docs, execute, execution_files, executions, files,
+        gates, health, images, keys, members, responses, sandboxes, signed_files, storage, teams,
+        thread_archive, threads, usage, volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,
@@ -72,18 +74,19 @@ impl FromRef<AppState> for MemoryPool {
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, images, keys, credentials and gates"),
+        (name = "console", description = "Sign-ins and live figures of the console"),
         (name = "health", description = "Health and metrics for operators")
     ),
     // Listed here, because its path is a wildcard for the router.
     paths(execution_files::read_execution_file),
-    modifiers(&BearerSchemes)
+    modifiers(&SecuritySchemes)
 )]
 struct ApiDoc;
 
-/// The two kinds of bearer token.
-struct BearerSchemes;
+/// The two kinds of bearer token, and the cookie of the console.
+struct SecuritySchemes;
 
-impl Modify for BearerSchemes {
+impl Modify for SecuritySchemes {
     fn modify(&self, description: &mut Description) {
         let components = description.components.get_or_insert_default();
         for (name, what) in
@@ -93,6 +96,12 @@ impl Modify for BearerSchemes {
                 HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(what)).build();
             components.add_security_scheme(name, SecurityScheme::Http(scheme));
         }
+        let cookie = ApiKeyValue::with_description(
+            "cloche_session",
+            "A sign-in to the console. Requests that change something repeat its csrf_token in the \
+             header X-Cloche-CSRF",
+        );
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     }
 }
 
@@ -135,6 +144,10 @@ fn api_routes() -> OpenApiRouter<AppState> {
             sandboxes::update_sandbox,
             sandboxes::delete_sandbox
         ))
+        .merge(console::api_routes())
+        .routes(routes!(members::list_members, members::create_member))
+        .routes(routes!(members::get_member, members::update_member, members::remove_member))
+        .routes(routes!(audit_log::list_audit))
         .merge(image_routes())
         .merge(storage_routes())
         .routes(routes!(keys::list_keys, keys::create_key))
@@ -217,11 +230,13 @@ pub(crate) fn build_router_until(
     let description = description.to_pretty_json().unwrap_or_default().into();
     // Not in the OpenAPI description: MCP describes itself in its own protocol.
     let router = router.route("/mcp", any(mcp::handle_mcp_request));
+    let router = router.merge(console::page_routes());
     let mcp = McpSessions::new(closing);
     let counted = from_fn_with_state(Arc::clone(engine.usage()), count_transfers);
+    let recorded = from_fn_with_state(engine.clone(), record_changes);
     let state = AppState { engine, agent, config, description, mcp };
     let router = router.fallback(no_route).method_not_allowed_fallback(no_method);
-    router.with_state(state).layer(counted)
+    router.with_state(state).layer(recorded).layer(counted)
 }
 
 pub(crate) async fn no_route() -> ApiError {

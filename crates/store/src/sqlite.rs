@@ -4,16 +4,20 @@
 //! `synchronous=NORMAL`: a killed process loses nothing that was acknowledged. `synchronous=FULL`
 //! for everything that moves the head of a thread, so that a power cut does not lose it either.
 
+mod audit;
 mod credentials;
 mod gates;
 mod heads;
 mod images;
 mod ledger;
 mod ledger_end;
+mod ledger_list;
+mod members;
 mod outbox;
 mod responses;
 mod row_reader;
 mod sealed;
+mod search_index;
 mod sources;
 mod storage;
 mod tenancy;
@@ -78,6 +82,7 @@ impl SqliteStore {
         let mut connection = options.connect().await?;
         sqlx::migrate!().run(&mut connection).await.map_err(StoreError::Migration)?;
         let sealer = sealed::unlock_sealer(&mut connection, key).await?;
+        search_index::check_search_index(&mut connection).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)

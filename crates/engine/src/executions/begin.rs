@@ -256,6 +256,7 @@ impl Executions {
         start.code = None;
         start.webhook_url = None;
         self.metrics.execution_over(ExecutionStatus::Blocked, start.language);
+        self.activity.note_refusal(&start);
         let error = format!("{}: {}", refusal.code.name(), refusal.message);
         let trace_id = start.trace_id.clone();
         if let Err(error) = self.store.record_refusal(start, &error).await {
@@ -272,6 +273,7 @@ impl Executions {
     ) -> StartedExecution {
         let live = LiveExecution::new(start.trace_id.clone(), start.team.clone());
         self.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
+        self.activity.note_start(&start);
         let (done, over) = oneshot::channel();
         let trace_id = start.trace_id.clone();
         let (run, taken) = if self.dispatcher.takes_at_once() {

@@ -7,8 +7,9 @@ use std::{sync::Arc, time::Instant};
 use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse, NetworkReport, RunEnding,
-    RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team, UsageReport,
+    ExecutionPhases, ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse,
+    NetworkReport, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team,
+    UsageReport,
 };
 use cloche_store::ExecutionFinish;
 use tokio::sync::{mpsc, watch};
@@ -127,6 +128,7 @@ impl Executions {
         let execution = self.record_end(start, ended, thread, &limits).await;
         self.metrics.observe_phases(&timings, timings.seal + closing.elapsed());
         self.metrics.execution_over(execution.status, execution.start.language);
+        self.activity.note_end(&execution);
         EndedExecution { execution: Arc::new(execution), reason }
     }
 
@@ -196,7 +198,10 @@ impl Executions {
         limits: &RunLimits,
     ) -> Execution {
         let status = ended.end_status.status;
-        let end = ended.into_execution_end(limits);
+        let timings = ended.outcome.timings;
+        let mut end = ended.into_execution_end(limits);
+        let total = end.completed_at.duration_since(start.created_at);
+        end.phases = Some(execution_phases(&timings, total));
         let has_webhook = start.webhook_url.is_some();
         let finish = ExecutionFinish {
             trace_id: start.trace_id.clone(),
@@ -250,9 +255,23 @@ impl EndedRun {
             network: outcome.network,
             completed_at: clock::now(),
             output_truncated: false,
+            phases: None,
         };
         end.output_truncated = end.loses_output();
         end
+    }
+}
+
+/// Where the time went. What no phase accounts for was waiting.
+fn execution_phases(timings: &RunTimings, total: std::time::Duration) -> ExecutionPhases {
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let known = timings.cell + timings.attach + timings.run + timings.seal;
+    ExecutionPhases {
+        queue: micros(total.saturating_sub(known)),
+        cell: micros(timings.cell),
+        attach: micros(timings.attach),
+        run: micros(timings.run),
+        store: micros(timings.seal),
     }
 }
 

@@ -1,16 +1,19 @@
 //! The admin API's types of teams, sandboxes, keys, credentials, images and storage.
 
+mod audit;
 mod credentials;
 mod env;
 mod gates;
 mod images;
 mod keys;
+mod members;
 mod sandboxes;
 mod storage;
 mod teams;
 
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use audit::AuditList;
 pub(crate) use credentials::{
     CreateCredential, CredentialList, CredentialRecord, CredentialTarget, UpdateCredential,
 };
@@ -19,6 +22,7 @@ pub(crate) use images::{
     ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, PullImage,
 };
 pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, UpdateKey};
+pub(crate) use members::{CreateMember, MemberList, MemberRecord, RoleName, UpdateMember};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
 pub(crate) use storage::{
     BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,

@@ -21,7 +21,7 @@ use crate::{
         Cancelling, CreateResponse, ErrorBody, ErrorResponses, ResponseFiles, ResponseRecord,
         encode_sse,
     },
-    auth::{ApiKeyAuth, PathId},
+    auth::{ApiKeyAuth, PathId, TeamAuth},
     body::HeldJson,
     error::ApiError,
     router::AppState,
@@ -47,7 +47,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
         )),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn create_response(
     State(state): State<AppState>,
@@ -71,7 +71,7 @@ pub(crate) async fn create_response(
         )),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn create_agent_response(
     State(state): State<AppState>,
@@ -144,20 +144,20 @@ fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
         )),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn get_response(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    member: TeamAuth,
     PathId(name): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let (stream, after) = parse_stream_query(query.as_deref().unwrap_or_default())?;
     let id = parse_response_id(&name)?;
     if stream {
-        return Ok(stream_events(state.agent.follow_response(&caller, &id, after).await?));
+        return Ok(stream_events(state.agent.follow_response(&member.team.id, &id, after).await?));
     }
-    let response = state.agent.retrieve_response(&caller, &id).await?;
+    let response = state.agent.retrieve_response(&member.team.id, &id).await?;
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
@@ -190,14 +190,14 @@ fn parse_stream_query(query: &str) -> Result<(bool, Option<u64>), Invalid> {
         (status = 200, description = "It is being cancelled, or has already ended", body = Cancelling),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn cancel_response(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    member: TeamAuth,
     PathId(name): PathId,
 ) -> Result<Json<Cancelling>, ApiError> {
-    let over = state.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
+    let over = state.agent.cancel_response(&member.team.id, &parse_response_id(&name)?).await?;
     Ok(Json(Cancelling::new(name, over)))
 }
 
@@ -209,7 +209,7 @@ pub(crate) async fn cancel_response(
     tag = "agent",
     params(("id" = String, Path, description = "The response's id")),
     responses((status = 200, description = "The files", body = ResponseFiles), ErrorResponses),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn list_response_files(
     State(state): State<AppState>,
@@ -239,7 +239,7 @@ pub(crate) async fn list_response_files(
         (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn get_response_file(
     State(state): State<AppState>,

@@ -10,6 +10,7 @@
 mod admin;
 mod bad_input;
 mod child;
+mod console;
 mod delivery_modes;
 mod error_responses;
 mod exchange;

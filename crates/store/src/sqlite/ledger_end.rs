@@ -81,12 +81,13 @@ pub(super) async fn write_outcome(
         true => None,
         false => Some(to_json("mounts", &end.mounts)?),
     };
+    let phases = end.phases.as_ref().map(|phases| to_json("phases", phases)).transpose()?;
     let updated = sqlx::query(
         "UPDATE executions SET status = ?, completed_at = ?, exit_code = ?, error = ?, \
          stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, wall_ms = ?, \
          cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, stderr = ?, \
          layer_bytes = ?, layer = ?, written = ?, network = ?, network_in_bytes = ?, \
-         network_out_bytes = ?, mounts = ? WHERE trace_id = ? AND status = 'running'",
+         network_out_bytes = ?, mounts = ?, phases = ? WHERE trace_id = ? AND status = 'running'",
     )
     .bind(status.name())
     .bind(end.completed_at.0)
@@ -109,6 +110,7 @@ pub(super) async fn write_outcome(
     .bind(to_sql_integer(network_in))
     .bind(to_sql_integer(network_out))
     .bind(mounts)
+    .bind(phases)
     .bind(trace.to_string())
     .execute(connection)
     .await?;
