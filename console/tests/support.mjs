@@ -6,7 +6,7 @@ export const URL_OF_SERVER = need("CLOCHE_URL");
 export const ADMIN_TOKEN = need("CLOCHE_ADMIN_TOKEN");
 export const API_KEY = need("CLOCHE_API_KEY");
 // Long, because the tests run beside many others.
-const PATIENCE = 90_000;
+const PATIENCE = Number(process.env.CLOCHE_PATIENCE ?? 90) * 1000;
 
 function need(name) {
   const value = process.env[name];
