@@ -8,7 +8,9 @@ mod transfer;
 
 use std::{sync::Arc, time::Duration};
 
-use cloche_model::{ByteSize, ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
+use cloche_model::{
+    ByteSize, ErrorCode, HomePath, KeyId, Moment, SnapshotRef, Team, ThreadId, TraceId,
+};
 use cloche_store::Store;
 use tokio::{io::AsyncRead, sync::OnceCell};
 
@@ -299,6 +301,36 @@ impl Files {
     ) -> Result<StoredFile, Refusal> {
         let thread = self.threads.find_thread(team, id).await?;
         self.file_in(thread.layers, path).await
+    }
+
+    /// The files of a thread at a snapshot; as it is now without one.
+    ///
+    /// # Errors
+    /// When there is no such thread or snapshot, or its layers cannot be read.
+    pub async fn list_files_at(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        at: Option<&SnapshotRef>,
+        filter: &FileFilter,
+    ) -> Result<FilePage, Refusal> {
+        let layers = self.threads.layers_at(team, id, at).await?;
+        self.files_of(&layers, filter).await
+    }
+
+    /// A file of a thread at a snapshot; as it is now without one.
+    ///
+    /// # Errors
+    /// When there is no such thread, snapshot or file.
+    pub async fn find_file_at(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        at: Option<&SnapshotRef>,
+        path: &HomePath,
+    ) -> Result<StoredFile, Refusal> {
+        let layers = self.threads.layers_at(team, id, at).await?;
+        self.file_in(layers, path).await
     }
 
     /// A file that an execution wrote.

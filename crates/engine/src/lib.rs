@@ -53,7 +53,7 @@ pub use approvals::{
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
     ApprovalFilter, AuditFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow,
-    StorageTraffic, StorageUsage, Store, UsageTotals,
+    ResponseSummary, StorageTraffic, StorageUsage, Store, UsageTotals,
 };
 pub use clock::{
     format_rfc3339, format_utc_day, now, parse_first_day, parse_last_day, parse_rfc3339,

@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use cloche_model::{ResponseId, TeamId};
-use cloche_store::{ResponseRow, Store};
+use cloche_model::{Moment, ResponseId, TeamId};
+use cloche_store::{ResponseRow, ResponseSummary, Store};
 
 use crate::{Refusal, StorageBudgets, shared_parts::SharedParts};
 
@@ -52,6 +52,19 @@ impl Responses {
     ) -> Result<ResponseRow, Refusal> {
         let found = self.store.find_response(team, id).await?;
         found.ok_or_else(|| Refusal::not_found("response"))
+    }
+
+    /// Responses of a team, newest first, after a position in the list.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn list_responses(
+        &self,
+        team: &TeamId,
+        after: Option<(Moment, ResponseId)>,
+        limit: u32,
+    ) -> Result<Vec<ResponseSummary>, Refusal> {
+        Ok(self.store.list_responses(team, after, limit).await?)
     }
 
     /// The responses that are not over. At the start, those are the ones that a restart cut short.

@@ -15,6 +15,7 @@ mod overview;
 mod responses;
 mod threads;
 mod usage;
+mod usage_rows;
 
 pub(crate) use admin::{AuditList, CreateMember, MemberList, MemberRecord, UpdateMember};
 pub(crate) use admin::{
@@ -45,9 +46,12 @@ pub(crate) use number::whole;
 pub(crate) use overview::{
     ApprovalsEvent, ExecutionActivity, OverviewHistory, OverviewNow, SessionEnd,
 };
-pub(crate) use responses::{Cancelling, CreateResponse, ResponseFiles, ResponseRecord, encode_sse};
+pub(crate) use responses::{
+    Cancelling, CreateResponse, ResponseFiles, ResponseList, ResponseRecord, encode_sse,
+};
 pub(crate) use threads::{
     DiffRecord, ForkBody, HistoryPage, PruneBody, PruneRecord, RollbackBody, ThreadPageRecord,
     ThreadRecord,
 };
 pub(crate) use usage::UsageReply;
+pub(crate) use usage_rows::{UsageRow, UsageRows};

@@ -22,6 +22,8 @@ pub(crate) mod storage;
 pub(crate) mod teams;
 mod text_meter;
 pub(crate) mod thread_archive;
+pub(crate) mod thread_files;
 pub(crate) mod threads;
 pub(crate) mod usage;
+pub(crate) mod usage_rows;
 pub(crate) mod volumes;

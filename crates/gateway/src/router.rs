@@ -30,7 +30,7 @@ use crate::{
     http::{
         approvals, audit_log, credentials, docs, execute, execution_files, executions, files,
         gates, health, images, keys, members, responses, sandboxes, signed_files, storage, teams,
-        thread_archive, threads, usage, volumes,
+        thread_archive, thread_files, threads, usage, usage_rows, volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,
@@ -77,8 +77,12 @@ impl FromRef<AppState> for MemoryPool {
         (name = "console", description = "Sign-ins and live figures of the console"),
         (name = "health", description = "Health and metrics for operators")
     ),
-    // Listed here, because its path is a wildcard for the router.
-    paths(execution_files::read_execution_file),
+    // Listed here, because their path is a wildcard for the router.
+    paths(
+        execution_files::read_execution_file,
+        thread_files::read_thread_file,
+        thread_files::write_thread_file
+    ),
     modifiers(&SecuritySchemes)
 )]
 struct ApiDoc;
@@ -118,6 +122,11 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(threads::get_thread, threads::delete_thread))
         .routes(routes!(threads::list_thread_history))
         .routes(routes!(threads::diff_thread))
+        .routes(routes!(thread_files::list_thread_files))
+        .route(
+            "/v1/threads/{thread_id}/files/{*path}",
+            get(thread_files::read_thread_file).put(thread_files::write_thread_file),
+        )
         .routes(routes!(threads::fork_thread))
         .routes(routes!(threads::rollback_thread))
         .routes(routes!(threads::prune_thread))
@@ -128,13 +137,14 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(files::sign_download_url))
         .routes(routes!(signed_files::download_file, signed_files::upload_file))
         .routes(routes!(responses::create_agent_response))
-        .routes(routes!(responses::create_response))
+        .routes(routes!(responses::create_response, responses::list_responses))
         .routes(routes!(responses::get_response))
         .routes(routes!(responses::cancel_response))
         .routes(routes!(responses::list_response_files))
         .routes(routes!(responses::get_response_file))
         .routes(routes!(usage::get_usage))
         .routes(routes!(usage::get_team_usage))
+        .routes(routes!(usage_rows::list_usage_rows))
         .routes(routes!(teams::list_teams, teams::create_team))
         .routes(routes!(teams::get_team, teams::update_team, teams::delete_team))
         .routes(routes!(teams::recount_storage))

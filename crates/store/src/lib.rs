@@ -36,7 +36,7 @@ pub use gates::{
 };
 pub use images::{ImageRemoval, ImageStore};
 pub use members::{AuditFilter, AuditLog, MemberStore};
-pub use responses::{ResponseRow, ResponseStore};
+pub use responses::{ResponseRow, ResponseStore, ResponseSummary};
 pub use revision::{Revisioned, UpdateOutcome};
 pub use sealing::{KeyError, KeySource};
 pub use sources::{SourceRemoval, SourceStore, StorageTraffic};

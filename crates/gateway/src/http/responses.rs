@@ -11,15 +11,15 @@ use axum::{
 };
 use cloche_agent::{NewResponse, ResponseEventReader, ResponseEvents};
 use cloche_engine::{Caller, Refusal};
-use cloche_model::{Invalid, ResponseId};
+use cloche_model::{Invalid, Moment, ResponseId};
 use futures::{StreamExt, stream};
 use url::form_urlencoded;
 
-use super::signed_files::send_file;
+use super::{executions::parse_limit, signed_files::send_file, threads::query_parameter};
 use crate::{
     api_types::{
-        Cancelling, CreateResponse, ErrorBody, ErrorResponses, ResponseFiles, ResponseRecord,
-        encode_sse,
+        Cancelling, CreateResponse, ErrorBody, ErrorResponses, ResponseFiles, ResponseList,
+        ResponseRecord, encode_sse,
     },
     auth::{ApiKeyAuth, PathId, TeamAuth},
     body::HeldJson,
@@ -27,6 +27,8 @@ use crate::{
     router::AppState,
 };
 
+/// The page size of lists.
+const LISTED: u32 = 50;
 /// The longest silence of a stream before a keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -123,6 +125,44 @@ async fn next_event_batch(mut reader: ResponseEventReader) -> Option<(Bytes, Res
 /// A malformed id gives 404.
 fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("response").into())
+}
+
+/// List the responses of a team, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/responses",
+    operation_id = "list_responses",
+    tag = "agent",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent"),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.resp_[A-Za-z0-9_-]{1,20}$",
+            description = "The `next_cursor` of the previous page"),
+        ("team" = Option<String>, Query, description = "The team, for operators only")
+    ),
+    responses((status = 200, description = "A page", body = ResponseList), ErrorResponses),
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
+)]
+pub(crate) async fn list_responses(
+    State(state): State<AppState>,
+    member: TeamAuth,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ResponseList>, ApiError> {
+    let query = query.as_deref();
+    let limit = query_parameter(query, "limit").map(|text| parse_limit(&text)).transpose()?;
+    let limit = limit.unwrap_or(LISTED);
+    let after =
+        query_parameter(query, "cursor").map(|text| parse_list_cursor(&text)).transpose()?;
+    let responses = state.engine.responses();
+    let found = responses.list_responses(&member.team.id, after, limit + 1).await?;
+    Ok(Json(ResponseList::new(found, limit as usize)))
+}
+
+fn parse_list_cursor(text: &str) -> Result<(Moment, ResponseId), Invalid> {
+    let parts = text
+        .split_once('.')
+        .and_then(|(at, id)| Some((Moment(at.parse().ok()?), id.parse::<ResponseId>().ok()?)));
+    parts.ok_or_else(|| Invalid::new("cursor must be a next_cursor of an earlier page"))
 }
 
 /// Get a response in its current state.

@@ -90,14 +90,14 @@ pub(crate) async fn get_team_usage(
 }
 
 #[derive(Default)]
-struct UsageParameters {
-    team: Option<String>,
-    key: Option<String>,
-    query: UsageQuery,
+pub(super) struct UsageParameters {
+    pub(super) team: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) query: UsageQuery,
 }
 
 /// Reads the query. An empty value is the same as an absent one.
-fn parse_parameters(query: &str) -> Result<UsageParameters, Invalid> {
+pub(super) fn parse_parameters(query: &str) -> Result<UsageParameters, Invalid> {
     let mut parameters = UsageParameters::default();
     let given = form_urlencoded::parse(query.as_bytes()).filter(|(_, value)| !value.is_empty());
     for (name, value) in given {

@@ -11,6 +11,7 @@ mod admin;
 mod bad_input;
 mod child;
 mod console;
+mod console_live;
 mod delivery_modes;
 mod error_responses;
 mod exchange;

@@ -55,7 +55,7 @@ async fn search_page(
     let range = find_range(connection, filter).await?;
     let terms = match_terms(team, filter);
     let has_filters = !match_terms(None, filter).is_empty();
-    let mut queries = Vec::new();
+    let (mut queries, mut found) = (Vec::new(), Vec::new());
     if filter.status == Some(ExecutionStatus::Running) {
         let condition = " INDEXED BY executions_running";
         let mut query = start_query(condition, " WHERE e.status = 'running'");
@@ -69,7 +69,10 @@ async fn search_page(
         let indexed_to: i64 = sqlx::query_scalar("SELECT indexed_to FROM search_progress")
             .fetch_one(&mut *connection)
             .await?;
-        queries.push(select_indexed(&terms, team, filter, range));
+        // Only in its own order the index stops after a page; in another one all would be sorted.
+        let mut indexed = select_indexed(&terms, team, filter, range);
+        indexed.push(" ORDER BY s.rowid DESC LIMIT ").push_bind(filter.limit);
+        read_page(connection, indexed, &mut found).await?;
         if filter.text.is_empty() {
             let mut tail = start_query("", " WHERE e.rowid > ");
             tail.push_bind(indexed_to);
@@ -80,18 +83,25 @@ async fn search_page(
             queries.extend([tail, pending]);
         }
     }
-    let mut found = Vec::new();
     for mut query in queries {
         query.push(" ORDER BY e.rowid DESC LIMIT ").push_bind(filter.limit);
-        for row in query.build().fetch_all(&mut *connection).await? {
-            let position: i64 = row.try_get("position")?;
-            found.push((position, execution_from_row(&row, false)?));
-        }
+        read_page(connection, query, &mut found).await?;
     }
     found.sort_by_key(|(position, _)| std::cmp::Reverse(*position));
     found.dedup_by_key(|(position, _)| *position);
     found.truncate(filter.limit as usize);
     Ok(found.into_iter().map(|(_, execution)| execution).collect())
+}
+
+async fn read_page(
+    connection: &mut SqliteConnection,
+    mut query: QueryBuilder<Database>,
+    found: &mut Vec<(i64, Execution)>,
+) -> Result<()> {
+    for row in query.build().fetch_all(connection).await? {
+        found.push((row.try_get("position")?, execution_from_row(&row, false)?));
+    }
+    Ok(())
 }
 
 /// What the index is searched for: a token for each filter, and the words.
@@ -135,7 +145,6 @@ fn select_indexed(
     query.push(" AND s.rowid >= ").push_bind(range.first);
     query.push(" AND s.rowid < ").push_bind(range.end);
     push_row_predicates(&mut query, team, filter);
-    // The order of the index; the caller adds that of the rows, which is the same.
     query
 }
 
