@@ -46,7 +46,7 @@ impl SearchIndexer {
                 Ok(true) => tokio::time::sleep(PAUSE).await,
                 Ok(false) => return,
                 Err(error) => {
-                    tracing::error!(%error, "executions were not indexed; the next end tries again");
+                    tracing::error!(%error, "executions were not indexed; tried again later");
                     return;
                 }
             }

@@ -96,7 +96,10 @@ pub(crate) fn note_fields(extensions: &Extensions, body: &[u8]) {
     let Some(AuditNote(note)) = extensions.get() else { return };
     let fields = serde_json::from_slice::<serde_json::Map<String, Value>>(body);
     let names = fields.unwrap_or_default().into_iter().map(|(name, _)| cut(&name));
-    note.lock().fields = names.take(MOST_FIELDS).collect();
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.truncate(MOST_FIELDS);
+    note.lock().fields = names;
 }
 
 fn cut(text: &str) -> String {

@@ -10,8 +10,8 @@ use axum::http::{Extensions, HeaderMap};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
-/// The address of the client. Behind a proxy on this host it is the last one that the proxy added to
-/// `X-Forwarded-For`; from elsewhere the header can say anything and is ignored.
+/// The address of the client. Behind a proxy on this host it is the last one that the proxy added
+/// to `X-Forwarded-For`; from elsewhere the header can say anything and is ignored.
 pub(crate) fn client_address(headers: &HeaderMap, extensions: &Extensions) -> Option<IpAddr> {
     let PeerAddress(peer) = extensions.get::<PeerAddress>()?;
     let peer = peer.to_canonical();

@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! Sign-ins: with the admin token, with a password and a code, or by an OpenID provider. The browser
-//! holds a random token; the store has its digest.
+//! Sign-ins: with the admin token, with a password and a code, or by an OpenID provider. The
+//! browser holds a random token; the store has its digest.
 
 use std::net::IpAddr;
 

@@ -33,7 +33,8 @@ impl FromRequestParts<AppState> for SessionAuth {
     }
 }
 
-/// The token in the cookie. Two cookies of this name mean that another site set one; neither counts.
+/// The token in the cookie. Two cookies of this name mean that another site set one, so neither
+/// counts.
 pub(super) fn find_session_token(headers: &HeaderMap) -> Option<&str> {
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut tokens = lines.flat_map(|line| line.split(';')).filter_map(|pair| {

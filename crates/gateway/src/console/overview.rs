@@ -1,7 +1,7 @@
 //! Runs in: server (no capabilities).
 //!
-//! `/console/api/overview` and `/console/api/events`: figures of the last day, and what happens now.
-//! Members see their team; figures of the host are for operators.
+//! `/console/api/overview` and `/console/api/events`: figures of the last day, and what happens
+//! now. Members see their team; figures of the host are for operators.
 
 use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
 
