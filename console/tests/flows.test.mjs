@@ -271,6 +271,7 @@ test("the keyboard goes everywhere", async () => {
   await page.keyboard.press("k");
   await page.getByRole("heading", { level: 1, name: "Keys" }).waitFor();
   await page.keyboard.press("/");
+  await page.getByRole("combobox", { name: "Page, trace id or thread" }).waitFor();
   await page.keyboard.insertText("volu");
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { level: 1, name: "Volumes" }).waitFor();

@@ -60,7 +60,7 @@ export async function signInAsOperator(page, path = "/") {
   await page.getByRole("tab", { name: "Admin token" }).click();
   await page.getByLabel("Admin token", { exact: true }).fill(ADMIN_TOKEN);
   await page.getByRole("button", { name: "Sign in", exact: true }).click();
-  await page.getByRole("navigation", { name: "Pages" }).waitFor({ state: "attached" });
+  await page.locator("#main h1").waitFor();
 }
 
 export async function signIn(page, name, password) {

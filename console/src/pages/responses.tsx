@@ -21,7 +21,7 @@ export default function ResponsesPage() {
         columns={[
           { title: "Response", primary: true, cell: (item) => <a class="mono" href={hrefOf(`/responses/${item.id}`)}>{item.id}</a> },
           { title: "Status", cell: (item) => <Status value={item.status} /> },
-          { title: "Model", cell: (item) => item.model },
+          { title: "Model", cell: (item) => item.model ?? "–" },
           { title: "Key", cell: (item) => nameOf(keys.data, item.key_id) },
           { title: "Created", cell: (item) => <Time at={item.created_at} form="short" /> },
         ]} />

@@ -48,7 +48,7 @@ function PasswordCard() {
 function TotpCard({ enabled }: { enabled: boolean }) {
   const [offer, setOffer] = useState<Schemas["TotpRecord"] | null>(null);
   const [code, setCode] = useState("");
-  const begin = () => attempt(async () => setOffer(await unwrap(api.POST("/console/api/totp", { body: {} }))));
+  const begin = () => attempt(async () => setOffer(await unwrap(api.POST("/console/api/totp"))));
   const { busy, problems, submit } = useSubmit(["code"], async () => {
     await unwrap(enabled ? api.POST("/console/api/totp/remove", { body: { code } }) : api.POST("/console/api/totp/confirm", { body: { code } }));
     setOffer(null);
