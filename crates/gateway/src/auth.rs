@@ -19,7 +19,9 @@ use crate::{
 
 pub(crate) use admin_scope::{AdminScope, DeveloperAuth, OwnerAuth};
 pub(crate) use request_identity::bearer_token;
-use request_identity::{RequestIdentity, check_role, identify_request};
+use request_identity::{
+    AcceptedToken, RequestIdentity, check_role, identify_admin, identify_request,
+};
 pub(crate) use session_cookie::{SessionAuth, expired_cookie, session_cookie};
 
 /// A caller with a valid API key; or someone who is signed in and chose a key or a sandbox.
@@ -69,13 +71,10 @@ impl FromRequestParts<AppState> for ApiKeyAuth {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let who = match identify_request(parts, state).await? {
+        let who = match identify_request(parts, state, AcceptedToken::Key).await? {
             RequestIdentity::Session(who) => who,
             RequestIdentity::Key(caller) => return Ok(Self::owning(parts, caller)),
-            RequestIdentity::AdminToken => {
-                // It is no API key, and the answer is the one for every other wrong key.
-                return Self::from_key(parts, state).await;
-            }
+            RequestIdentity::AdminToken => return Self::from_key(parts, state).await,
         };
         check_role(&who, role_for_method(&parts.method))?;
         let (tenancy, team) = (state.engine.tenancy(), who.team.as_ref().map(|team| &team.id));
@@ -95,10 +94,8 @@ impl FromRequestParts<AppState> for AdminAuth {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        match identify_request(parts, state).await? {
-            RequestIdentity::AdminToken => {}
-            RequestIdentity::Session(who) => check_role(&who, MemberRole::Operator)?,
-            RequestIdentity::Key(_) => return Err(request_identity::not_admin_error()),
+        if let Some(who) = identify_admin(parts, state).await? {
+            check_role(&who, MemberRole::Operator)?;
         }
         parts.extensions.insert(BodyOwner("admin".to_owned()));
         Ok(Self)
@@ -126,7 +123,7 @@ impl FromRequestParts<AppState> for LedgerAuth {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let who = match identify_request(parts, state).await? {
+        let who = match identify_request(parts, state, AcceptedToken::Either).await? {
             RequestIdentity::Key(caller) => {
                 let ApiKeyAuth(caller) = ApiKeyAuth::owning(parts, caller);
                 return Ok(Self { reader: ExecutionReader::from(&caller) });
@@ -162,7 +159,7 @@ async fn find_team_member(
     state: &AppState,
     role: MemberRole,
 ) -> Result<TeamAuth, ApiError> {
-    let who = match identify_request(parts, state).await? {
+    let who = match identify_request(parts, state, AcceptedToken::Either).await? {
         RequestIdentity::Key(caller) => {
             let ApiKeyAuth(caller) = ApiKeyAuth::owning(parts, caller);
             let (team, key) = (caller.team.clone(), Some(caller.key.id.clone()));

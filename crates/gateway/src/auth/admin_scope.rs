@@ -10,9 +10,7 @@ use axum::{
 use cloche_engine::Refusal;
 use cloche_model::{MemberRole, Team, TeamId};
 
-use super::{
-    RequestIdentity, body_owner_of, check_role, identify_request, is_visible, request_identity,
-};
+use super::{body_owner_of, check_role, identify_admin, is_visible};
 use crate::{audit, body::BodyOwner, error::ApiError, router::AppState};
 
 /// A caller of the admin API for something that developers of a team may change.
@@ -53,11 +51,7 @@ async fn find_scope(
     state: &AppState,
     to_change: MemberRole,
 ) -> Result<AdminScope, ApiError> {
-    let who = match identify_request(parts, state).await? {
-        RequestIdentity::AdminToken => None,
-        RequestIdentity::Session(who) => Some(who),
-        RequestIdentity::Key(_) => return Err(request_identity::not_admin_error()),
-    };
+    let who = identify_admin(parts, state).await?;
     let needed = if parts.method.is_safe() { MemberRole::Viewer } else { to_change };
     if let Some(who) = &who {
         check_role(who, needed)?;

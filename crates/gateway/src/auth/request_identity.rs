@@ -4,7 +4,7 @@
 //! is authorised by a cookie and changes something has to repeat the token of its session, which a
 //! page of another site cannot know.
 
-use axum::http::{StatusCode, header, request::Parts};
+use axum::http::{header, request::Parts};
 use cloche_engine::{Caller, Refusal, SignedIn};
 use cloche_model::{ActorKind, AuditActor, ErrorCode, MemberRole};
 
@@ -24,12 +24,24 @@ pub(super) enum RequestIdentity {
     Session(Box<SignedIn>),
 }
 
+/// The bearer tokens that a route takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AcceptedToken {
+    /// API keys only.
+    Key,
+    /// The admin token only.
+    Admin,
+    /// Both.
+    Either,
+}
+
 /// Finds out who a request is from, and notes it for the audit log.
 pub(super) async fn identify_request(
     parts: &mut Parts,
     state: &AppState,
+    accepted: AcceptedToken,
 ) -> Result<RequestIdentity, ApiError> {
-    let identity = find_identity(parts, state).await?;
+    let identity = find_identity(parts, state, accepted).await?;
     let (actor, team) = match &identity {
         RequestIdentity::AdminToken => {
             let name = "admin token".to_owned();
@@ -45,7 +57,11 @@ pub(super) async fn identify_request(
     Ok(identity)
 }
 
-async fn find_identity(parts: &Parts, state: &AppState) -> Result<RequestIdentity, ApiError> {
+async fn find_identity(
+    parts: &Parts,
+    state: &AppState,
+    accepted: AcceptedToken,
+) -> Result<RequestIdentity, ApiError> {
     if !parts.headers.contains_key(header::AUTHORIZATION)
         && let Some(token) = find_session_token(&parts.headers)
     {
@@ -54,7 +70,12 @@ async fn find_identity(parts: &Parts, state: &AppState) -> Result<RequestIdentit
         return Ok(RequestIdentity::Session(Box::new(who)));
     }
     let token = bearer_token(parts)?;
-    if token.starts_with(ADMIN_PREFIX) {
+    let is_admin = match accepted {
+        AcceptedToken::Key => false,
+        AcceptedToken::Admin => true,
+        AcceptedToken::Either => token.starts_with(ADMIN_PREFIX),
+    };
+    if is_admin {
         state.engine.tenancy().check_admin_token(token).await?;
         return Ok(RequestIdentity::AdminToken);
     }
@@ -70,10 +91,15 @@ pub(super) fn check_role(who: &SignedIn, needed: MemberRole) -> Result<(), ApiEr
     Err(Refusal::new(ErrorCode::Forbidden, message).into())
 }
 
-/// The answer to an API key where the admin token is needed.
-pub(super) fn not_admin_error() -> ApiError {
-    let message = "missing or invalid admin token".to_owned();
-    ApiError::Http(StatusCode::UNAUTHORIZED, "unauthorized", message)
+/// Someone who is signed in, or the holder of the admin token.
+pub(super) async fn identify_admin(
+    parts: &mut Parts,
+    state: &AppState,
+) -> Result<Option<Box<SignedIn>>, ApiError> {
+    match identify_request(parts, state, AcceptedToken::Admin).await? {
+        RequestIdentity::Session(who) => Ok(Some(who)),
+        RequestIdentity::AdminToken | RequestIdentity::Key(_) => Ok(None),
+    }
 }
 
 /// The token of `Authorization: Bearer TOKEN`.
