@@ -212,7 +212,7 @@ test("a viewer sees their team and cannot change anything", async () => {
   await page.getByLabel("Role").selectOption("viewer");
   await page.getByLabel("Password", { exact: true }).fill("a long enough password");
   await page.getByRole("button", { name: "Create", exact: true }).click();
-  await page.getByRole("cell", { name: "vera" }).waitFor();
+  await page.getByRole("cell", { name: "vera", exact: true }).waitFor();
 
   const theirs = await openPage(browser);
   await signIn(theirs, "vera", "a long enough password");
