@@ -19,6 +19,9 @@ use crate::{ExecutionFilter, Result};
 /// this many more.
 const DISORDER: i64 = 1000;
 
+/// The most executions that are not indexed yet and whose text is compared nevertheless.
+const MOST_UNINDEXED: i64 = 500;
+
 /// The rowids that a list is about.
 #[derive(Clone, Copy)]
 struct PositionRange {
@@ -81,6 +84,8 @@ async fn search_page(
             let mut pending = start_query("", pending);
             push_predicates(&mut pending, team, filter, range);
             queries.extend([tail, pending]);
+        } else {
+            queries.push(select_unindexed_text(indexed_to, team, filter, range));
         }
     }
     for mut query in queries {
@@ -145,6 +150,29 @@ fn select_indexed(
     query.push(" AND s.rowid >= ").push_bind(range.first);
     query.push(" AND s.rowid < ").push_bind(range.end);
     push_row_predicates(&mut query, team, filter);
+    query
+}
+
+/// The newest executions that are over and not indexed yet, by what their text contains.
+fn select_unindexed_text(
+    indexed_to: i64,
+    team: Option<&TeamId>,
+    filter: &ExecutionFilter,
+    range: PositionRange,
+) -> QueryBuilder<Database> {
+    let mut query = start_query("", " WHERE e.status != 'running' AND e.rowid > max(");
+    query.push_bind(indexed_to);
+    query.push(", coalesce((SELECT max(rowid) FROM executions), 0) - ");
+    query.push_bind(MOST_UNINDEXED).push(")");
+    for phrase in &filter.text {
+        query.push(" AND (false");
+        for column in ["code", "stdout", "stderr"] {
+            query.push(" OR instr(lower(CAST(e.").push(column).push(" AS TEXT)), lower(");
+            query.push_bind(phrase.clone()).push(")) > 0");
+        }
+        query.push(")");
+    }
+    push_predicates(&mut query, team, filter, range);
     query
 }
 
