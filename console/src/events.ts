@@ -4,7 +4,11 @@ import type { Schemas } from "./api/client";
 import { isOperator, session, signOutReason, teamName } from "./session";
 
 export type OverviewNow = Schemas["OverviewNow"];
-export type ExecutionEvent = Schemas["ExecutionEvent"];
+/** What the stream says of an execution; events are not part of the OpenAPI description. */
+export interface ExecutionEvent {
+  kind: "started" | "ended";
+  trace_id: string;
+}
 
 export const overviewNow = signal<OverviewNow | null>(null);
 export const pendingApprovals = signal(0);

@@ -1,6 +1,6 @@
 // Who is signed in, and which team an operator looks at.
 import { computed, effect, signal } from "@preact/signals";
-import { ApiFailure, type Schemas, api, onSignedOut, setCsrfToken, unwrap } from "./api/client";
+import { ApiFailure, type Schemas, api, onSignedOut, setChosenTeam, setCsrfToken, unwrap } from "./api/client";
 
 export type Session = Schemas["SessionRecord"];
 
@@ -24,6 +24,7 @@ export const mayOwn = computed(() => {
 });
 
 effect(() => setCsrfToken(session.value?.csrf_token ?? null));
+effect(() => setChosenTeam(isOperator.value ? teamName.value : null));
 onSignedOut(() => {
   if (session.value !== null && session.value !== undefined) {
     signOutReason.value = "Your session has ended. Please sign in again.";

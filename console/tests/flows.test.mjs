@@ -212,7 +212,7 @@ test("a viewer sees their team and cannot change anything", async () => {
   await page.getByLabel("Role").selectOption("viewer");
   await page.getByLabel("Password", { exact: true }).fill("a long enough password");
   await page.getByRole("button", { name: "Create", exact: true }).click();
-  await page.getByRole("cell", { name: "vera" }).waitFor();
+  await page.getByRole("cell", { name: "vera", exact: true }).waitFor();
 
   const theirs = await openPage(browser);
   await signIn(theirs, "vera", "a long enough password");
@@ -271,6 +271,7 @@ test("the keyboard goes everywhere", async () => {
   await page.keyboard.press("k");
   await page.getByRole("heading", { level: 1, name: "Keys" }).waitFor();
   await page.keyboard.press("/");
+  await page.getByRole("combobox", { name: "Page, trace id or thread" }).waitFor();
   await page.keyboard.insertText("volu");
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { level: 1, name: "Volumes" }).waitFor();

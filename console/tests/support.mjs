@@ -6,7 +6,7 @@ export const URL_OF_SERVER = need("CLOCHE_URL");
 export const ADMIN_TOKEN = need("CLOCHE_ADMIN_TOKEN");
 export const API_KEY = need("CLOCHE_API_KEY");
 // Long, because the tests run beside many others.
-const PATIENCE = 90_000;
+const PATIENCE = Number(process.env.CLOCHE_PATIENCE ?? 90) * 1000;
 
 function need(name) {
   const value = process.env[name];
@@ -60,7 +60,7 @@ export async function signInAsOperator(page, path = "/") {
   await page.getByRole("tab", { name: "Admin token" }).click();
   await page.getByLabel("Admin token", { exact: true }).fill(ADMIN_TOKEN);
   await page.getByRole("button", { name: "Sign in", exact: true }).click();
-  await page.getByRole("navigation", { name: "Pages" }).waitFor({ state: "attached" });
+  await page.locator("#main h1").waitFor();
 }
 
 export async function signIn(page, name, password) {

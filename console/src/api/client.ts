@@ -17,11 +17,17 @@ export class ApiFailure extends Error {
 }
 
 let csrfToken: string | null = null;
+let chosenTeam: string | null = null;
 let signedOut: () => void = () => {};
 
 /** Sets the token that every changing request carries. */
 export function setCsrfToken(token: string | null): void {
   csrfToken = token;
+}
+
+/** Sets the team that an operator looks at, which calls about the things of one team name. */
+export function setChosenTeam(team: string | null): void {
+  chosenTeam = team;
 }
 
 /** Sets what happens when the server says that there is no session any more. */
@@ -38,7 +44,11 @@ const middleware: Middleware = {
     if (csrfToken !== null && isChanging(request.method)) {
       request.headers.set("X-Cloche-CSRF", csrfToken);
     }
-    return request;
+    const url = new URL(request.url);
+    const isOfTeam = /^\/v1\/(executions|responses)\b/.test(url.pathname);
+    if (chosenTeam === null || !isOfTeam || request.body !== null || url.searchParams.has("team")) return request;
+    url.searchParams.set("team", chosenTeam);
+    return new Request(url, request);
   },
 };
 

@@ -102,7 +102,7 @@ function Arguments({ record }: { record: Approval }) {
   return (
     <>
       {entries.map(([name, value]) => (
-        <section class="card" key={name} aria-label={name}>
+        <section class="card" key={name}>
           <header><h2 class="mono">{name}</h2></header>
           <pre class="output" tabIndex={0} role="region" aria-label={name}>
             <Visible text={typeof value === "string" ? value : JSON.stringify(value, null, 2)} />

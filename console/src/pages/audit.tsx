@@ -9,7 +9,7 @@ import { List } from "../ui/list";
 import { PageHead, attempt } from "../ui/parts";
 import { useQuery } from "../ui/query";
 
-type Entry = Schemas["AuditEntry"];
+type Entry = Schemas["AuditRecord"];
 
 export default function AuditPage() {
   const actor = place.value.query.get("actor") ?? "";

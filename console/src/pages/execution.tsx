@@ -1,7 +1,7 @@
 // One execution: its code, output, phases, files, metadata, usage and network.
 import { useEffect, useState } from "preact/hooks";
 import { type Schemas, api, encodePath, fetchRaw, readLines, unwrap } from "../api/client";
-import { nameOf, teamParam, teamSearch, useKeys, useSandboxes } from "../api/lists";
+import { nameOf, teamSearch, useKeys, useSandboxes } from "../api/lists";
 import { onExecution } from "../events";
 import { hrefOf } from "../router";
 import type { PageProps } from "../routes";
@@ -19,7 +19,7 @@ type Execution = Schemas["ExecutionRecord"];
 export default function ExecutionPage({ params }: PageProps) {
   const id = params.id ?? "";
   const record = useQuery(
-    (signal) => unwrap(api.GET("/v1/executions/{trace_id}", { params: { path: { trace_id: id }, query: teamParam() }, signal })),
+    (signal) => unwrap(api.GET("/v1/executions/{trace_id}", { params: { path: { trace_id: id } }, signal })),
     [id],
   );
   useEffect(() => onExecution((event) => {
@@ -45,7 +45,7 @@ interface DetailProps {
 function Detail({ record, reload, crumb }: DetailProps) {
   const running = record.status === "running";
   const cancel = () => attempt(
-    () => unwrap(api.POST("/v1/executions/{trace_id}/cancel", { params: { path: { trace_id: record.trace_id }, query: teamParam() } })),
+    () => unwrap(api.POST("/v1/executions/{trace_id}/cancel", { params: { path: { trace_id: record.trace_id } } })),
     "Cancelling",
   );
   return (

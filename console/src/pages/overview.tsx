@@ -84,7 +84,7 @@ function Figures({ now }: { now: OverviewNow | null }) {
   return (
     <div class="figures" aria-label="Now" role="region">
       <Figure title="Runs a minute" value={now === null ? "…" : formatNumber(now.runs_per_minute, 1)} note={now === null ? "" : `${now.executions_running} running now`} />
-      <Figure title="Successful" value={now?.success_rate === null || now?.success_rate === undefined ? "–" : `${(now.success_rate * 100).toFixed(1)} %`} note="of the last minutes" />
+      <Figure title="Successful" value={now?.success_rate === null || now?.success_rate === undefined ? "–" : `${(now.success_rate * 100).toFixed(1)} %`} note="of the last five minutes" />
       <Figure title="Latency" value={latency === null || latency === undefined ? "–" : formatMillis(latency.p50)}
         note={latency === null || latency === undefined ? "no runs lately" : `p95 ${formatMillis(latency.p95)} · p99 ${formatMillis(latency.p99)}`} />
       <Figure title="Network" value={now === null ? "…" : formatBytes(now.network.in_bytes + now.network.out_bytes)}
@@ -168,8 +168,8 @@ function TopSandboxes({ now }: { now: OverviewNow | null }) {
         <ul class="bars body">
           {top.map((each) => (
             <li key={each.sandbox_id}>
-              <a class="cut" href={hrefOf("/executions", { sandbox: each.sandbox_id })}>{each.name}</a>
-              <Meter value={each.runs / most * 0.89} label={`${each.name}: ${each.runs} runs`} />
+              <a class="cut" href={hrefOf("/executions", { sandbox: each.sandbox_id })}>{each.name ?? each.sandbox_id}</a>
+              <Meter value={each.runs / most * 0.89} label={`${each.name ?? each.sandbox_id}: ${each.runs} runs`} />
               <span class="number faint">{formatNumber(each.runs)}</span>
             </li>
           ))}

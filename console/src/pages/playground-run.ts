@@ -1,7 +1,7 @@
 // One run of the playground: starts it, follows its stream, cancels it.
 import { useRef, useState } from "preact/hooks";
 import { type Schemas, api, fetchRaw, readLines, unwrap } from "../api/client";
-import { teamParam, teamSearch } from "../api/lists";
+import { teamSearch } from "../api/lists";
 import { type OutputPiece, appendPiece } from "../ui/output";
 import { attempt } from "../ui/parts";
 import { type Draft, bodyOf } from "./playground-draft";
@@ -62,7 +62,7 @@ export function useRun() {
   const cancel = () => {
     const id = current.current.traceId;
     if (id === null) return;
-    attempt(() => unwrap(api.POST("/v1/executions/{trace_id}/cancel", { params: { path: { trace_id: id }, query: teamParam() } })), "Cancelling");
+    attempt(() => unwrap(api.POST("/v1/executions/{trace_id}/cancel", { params: { path: { trace_id: id } } })), "Cancelling");
   };
   return { run, start, cancel };
 }

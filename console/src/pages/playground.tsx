@@ -1,7 +1,7 @@
 // The playground: write a program, choose where it runs, and watch it.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Schemas, api, encodePath, unwrap } from "../api/client";
-import { teamParam, teamSearch, useSandboxes } from "../api/lists";
+import { teamSearch, useSandboxes } from "../api/lists";
 import { hrefOf, place } from "../router";
 import { mayDevelop } from "../session";
 import { Editor } from "../ui/editor";
@@ -21,7 +21,7 @@ export default function PlaygroundPage() {
   const thread = place.value.query.get("thread");
   const earlier = useQuery(
     async () => (from === null ? null
-      : unwrap(api.GET("/v1/executions/{trace_id}", { params: { path: { trace_id: from }, query: teamParam() } }))),
+      : unwrap(api.GET("/v1/executions/{trace_id}", { params: { path: { trace_id: from } } }))),
     [from],
   );
   if (!mayDevelop.value) {

@@ -1,6 +1,5 @@
 // One response of the Agent API: what the model said, and what it ran.
 import { type Schemas, api, unwrap } from "../api/client";
-import { teamParam } from "../api/lists";
 import { hrefOf } from "../router";
 import type { PageProps } from "../routes";
 import { mayDevelop } from "../session";
@@ -15,7 +14,7 @@ type Item = Schemas["OutputItem"];
 export default function ResponsePage({ params }: PageProps) {
   const id = params.id ?? "";
   const record = useQuery(
-    (signal) => unwrap(api.GET("/v1/responses/{id}", { params: { path: { id }, query: teamParam() }, signal })) as Promise<Schemas["ResponseRecord"]>, [id],
+    (signal) => unwrap(api.GET("/v1/responses/{id}", { params: { path: { id } }, signal })) as Promise<Schemas["ResponseRecord"]>, [id],
   );
   const crumb = { href: hrefOf("/responses"), text: "Agent responses" };
   const data = record.data;
@@ -24,7 +23,7 @@ export default function ResponsePage({ params }: PageProps) {
       <div class="card">{record.error === null ? <Loading /> : <Failed error={record.error} retry={record.reload} />}</div></>;
   }
   const cancel = () => attempt(async () => {
-    await unwrap(api.POST("/v1/responses/{id}/cancel", { params: { path: { id }, query: teamParam() } }));
+    await unwrap(api.POST("/v1/responses/{id}/cancel", { params: { path: { id } } }));
     record.reload();
   }, "Cancelling");
   return (

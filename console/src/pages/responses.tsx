@@ -1,6 +1,6 @@
 // Responses of the Agent API.
 import { api, unwrap } from "../api/client";
-import { nameOf, teamParam, useKeys } from "../api/lists";
+import { nameOf, useKeys } from "../api/lists";
 import { hrefOf } from "../router";
 import { teamName } from "../session";
 import { Status, Time } from "../ui/format";
@@ -11,7 +11,7 @@ import { useQuery } from "../ui/query";
 export default function ResponsesPage() {
   const keys = useKeys();
   const list = useQuery(
-    async (signal) => (await unwrap(api.GET("/v1/responses", { params: { query: { ...teamParam(), limit: 100 } }, signal }))).responses, [teamName.value],
+    async (signal) => (await unwrap(api.GET("/v1/responses", { params: { query: { limit: 100 } }, signal }))).responses, [teamName.value],
   );
   return (
     <>
@@ -21,7 +21,7 @@ export default function ResponsesPage() {
         columns={[
           { title: "Response", primary: true, cell: (item) => <a class="mono" href={hrefOf(`/responses/${item.id}`)}>{item.id}</a> },
           { title: "Status", cell: (item) => <Status value={item.status} /> },
-          { title: "Model", cell: (item) => item.model },
+          { title: "Model", cell: (item) => item.model ?? "–" },
           { title: "Key", cell: (item) => nameOf(keys.data, item.key_id) },
           { title: "Created", cell: (item) => <Time at={item.created_at} form="short" /> },
         ]} />

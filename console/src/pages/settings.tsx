@@ -46,9 +46,9 @@ function PasswordCard() {
 }
 
 function TotpCard({ enabled }: { enabled: boolean }) {
-  const [offer, setOffer] = useState<Schemas["TotpOffer"] | null>(null);
+  const [offer, setOffer] = useState<Schemas["TotpRecord"] | null>(null);
   const [code, setCode] = useState("");
-  const begin = () => attempt(async () => setOffer(await unwrap(api.POST("/console/api/totp", { body: {} }))));
+  const begin = () => attempt(async () => setOffer(await unwrap(api.POST("/console/api/totp"))));
   const { busy, problems, submit } = useSubmit(["code"], async () => {
     await unwrap(enabled ? api.POST("/console/api/totp/remove", { body: { code } }) : api.POST("/console/api/totp/confirm", { body: { code } }));
     setOffer(null);
@@ -97,7 +97,7 @@ function DefaultsCard() {
 
 function SessionsList() {
   const list = useQuery(async () => (await unwrap(api.GET("/console/api/sessions"))).sessions, []);
-  const revoke = (item: Schemas["SessionSummary"]) => attempt(async () => {
+  const revoke = (item: Schemas["SessionListItem"]) => attempt(async () => {
     if (item.current) {
       await signOut();
       return;
@@ -113,7 +113,7 @@ function SessionsList() {
         columns={[
           { title: "Who", primary: true, cell: (item) => <>{item.name} {item.current && <span class="badge good">this one</span>}</> },
           { title: "Role", cell: (item) => item.role },
-          { title: "From", cell: (item) => <span class="mono">{item.address}</span> },
+          { title: "From", cell: (item) => <span class="mono">{item.address ?? "–"}</span> },
           { title: "Browser", cell: (item) => <span class="wrap muted small"><Visible text={item.user_agent} /></span> },
           { title: "Last seen", cell: (item) => <Time at={item.last_seen_at} form="ago" /> },
           { title: "Ends", cell: (item) => <Time at={item.expires_at} form="short" /> },

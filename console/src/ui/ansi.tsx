@@ -97,14 +97,14 @@ function lookOf(pen: Pen): Look | null {
 
 /** Applies carriage returns and backspaces within each line, as a terminal would. */
 function settleLines(text: string): string {
-  if (!/[\r\b]/.test(text)) return text;
+  if (!/[\r\u0008]/.test(text)) return text;
   return text
     .replaceAll("\r\n", "\n")
     .split("\n")
     .map((line) => {
       const parts = line.split("\r").filter((part) => part !== "");
       let shown = parts[parts.length - 1] ?? "";
-      while (/[^\b]\b/.test(shown)) shown = shown.replace(/[^\b]\b/g, "");
+      while (/[^\u0008]\u0008/.test(shown)) shown = shown.replace(/[^\u0008]\u0008/g, "");
       return shown;
     })
     .join("\n");

@@ -121,7 +121,7 @@ export function createEditor(host: HTMLElement, options: EditorOptions): EditorH
         language.of([]),
         THEME,
         EditorView.theme({ "&": sizes, ".cm-scroller": { overflow: "auto", minHeight: sizes.minHeight ?? "0" } }),
-        EditorView.contentAttributes.of({ "aria-label": options.label }),
+        EditorView.contentAttributes.of({ "aria-label": options.label, tabindex: "0" }),
         EditorView.updateListener.of((update) => {
           if (update.docChanged) options.onChange(update.state.doc.toString());
         }),

@@ -18,6 +18,8 @@ export function Editor(props: EditorProps) {
   const host = useRef<HTMLDivElement>(null);
   const handle = useRef<EditorHandle | null>(null);
   const latest = useRef(props);
+  // What the editor itself reported. It comes back as a property, possibly after the next key.
+  const reported = useRef<string[]>([]);
   latest.current = props;
   const [ready, setReady] = useState(false);
   useEffect(() => {
@@ -29,7 +31,11 @@ export function Editor(props: EditorProps) {
         language: latest.current.language,
         label: latest.current.label,
         readOnly: latest.current.readOnly === true,
-        onChange: (value) => latest.current.onChange?.(value),
+        onChange: (value) => {
+          if (latest.current.onChange === undefined) return;
+          reported.current.push(value);
+          latest.current.onChange(value);
+        },
         onSubmit: () => latest.current.onSubmit?.(),
         minHeight: latest.current.minHeight ?? 0,
         maxHeight: latest.current.maxHeight ?? null,
@@ -42,7 +48,11 @@ export function Editor(props: EditorProps) {
       handle.current = null;
     };
   }, []);
-  useEffect(() => handle.current?.setValue(props.value), [props.value, ready]);
+  useEffect(() => {
+    const at = reported.current.lastIndexOf(props.value);
+    if (at < 0) handle.current?.setValue(props.value);
+    reported.current.splice(0, at + 1);
+  }, [props.value, ready]);
   useEffect(() => handle.current?.setLanguage(props.language), [props.language, ready]);
   const lines = props.value.split("\n").length;
   const height = Math.min(Math.max(props.minHeight ?? 0, lines * 20 + 16), props.maxHeight ?? 100_000);

@@ -95,7 +95,7 @@ export function TextField(props: TextProps) {
         <input
           {...shared}
           class={`input ${props.mono === true ? "mono" : ""}`}
-          type={props.type ?? "text"}
+          type={(props.type ?? "text") as "text"}
           inputMode={props.inputMode as "numeric" | undefined}
           list={props.list === undefined ? undefined : `${id}-list`}
           onInput={(event) => props.onChange(event.currentTarget.value)}
@@ -228,7 +228,7 @@ export function VariablesField({ rows, onChange, secrets = true, problem, label 
             onInput={(event) => change(at, { name: event.currentTarget.value })} />
           <input class="input mono" aria-label={`Value of variable ${at + 1}`}
             placeholder={row.stored !== null ? "stored; type to replace" : "value"} value={row.value}
-            type={row.secret ? "password" : "text"} autoComplete="off"
+            type={(row.secret ? "password" : "text") as "text"} autoComplete="off"
             onInput={(event) => change(at, { value: event.currentTarget.value, stored: null })} />
           {secrets && (
             <label class="check small">

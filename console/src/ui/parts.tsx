@@ -1,6 +1,6 @@
 // Small components that every page uses.
 import { signal } from "@preact/signals";
-import type { ComponentChildren, JSX } from "preact";
+import type { ComponentChildren, TargetedKeyboardEvent } from "preact";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { ApiFailure } from "../api/client";
 import { Icon, type IconName } from "./icons";
@@ -229,7 +229,7 @@ interface TabsProps<T extends string> {
   onSelect: (id: T) => void;
 }
 export function Tabs<T extends string>({ label, tabs, selected, onSelect }: TabsProps<T>) {
-  const move = (event: JSX.TargetedKeyboardEvent<HTMLDivElement>) => {
+  const move = (event: TargetedKeyboardEvent<HTMLDivElement>) => {
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
     if (step === 0) return;
     event.preventDefault();

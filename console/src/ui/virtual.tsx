@@ -42,28 +42,29 @@ export function VirtualRows<T>(props: VirtualProps<T>) {
     <div
       class="virtual"
       ref={scroller}
-      role="table"
-      aria-label={props.label}
-      aria-rowcount={-1}
+      role="region"
+      aria-label={`${props.label}, scrolling`}
       tabIndex={0}
       onScroll={(event) => {
         setTop(event.currentTarget.scrollTop);
         props.onTop?.(event.currentTarget.scrollTop < 8);
       }}
     >
-      <div role="rowgroup" class="virtual-head">{props.header}</div>
-      <div role="rowgroup" class="virtual-body" style={{ height: `${total}px` }}>
-        {visible.map((item, index) => (
-          <div
-            role="row"
-            class="virtual-row"
-            key={props.keyOf(item)}
-            aria-rowindex={first + index + 2}
-            style={{ height: `${props.rowHeight}px`, transform: `translateY(${(first + index) * props.rowHeight}px)` }}
-          >
-            {props.row(item, first + index)}
-          </div>
-        ))}
+      <div role="table" aria-label={props.label} aria-rowcount={-1}>
+        <div role="rowgroup" class="virtual-head">{props.header}</div>
+        <div role="rowgroup" class="virtual-body" style={{ height: `${total}px` }}>
+          {visible.map((item, index) => (
+            <div
+              role="row"
+              class="virtual-row"
+              key={props.keyOf(item)}
+              aria-rowindex={first + index + 2}
+              style={{ height: `${props.rowHeight}px`, transform: `translateY(${(first + index) * props.rowHeight}px)` }}
+            >
+              {props.row(item, first + index)}
+            </div>
+          ))}
+        </div>
       </div>
       {props.foot}
     </div>

@@ -13,7 +13,7 @@ use std::{
 
 use cloche_engine::outgoing_http::OutgoingHttpError;
 use cloche_engine::{Caller, Engine, Refusal, ResponseRow, now};
-use cloche_model::{ErrorCode, ResponseId, ResponseStatus};
+use cloche_model::{ErrorCode, ResponseId, ResponseStatus, TeamId};
 use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use tokio_util::task::TaskTracker;
@@ -168,46 +168,46 @@ impl Agent {
         self.inner.live.write().remove(&live.id);
     }
 
-    fn find_live(&self, caller: &Caller, id: &ResponseId) -> Option<Arc<LiveResponse>> {
+    fn find_live(&self, team: &TeamId, id: &ResponseId) -> Option<Arc<LiveResponse>> {
         let live = self.inner.live.read().get(id).cloned()?;
-        (live.team == caller.team.id).then_some(live)
+        (live.team == *team).then_some(live)
     }
 
-    /// Returns a response of the caller's team, unless it was created with `store: false`.
+    /// Returns a response of a team, unless it was created with `store: false`.
     ///
     /// # Errors
-    /// When there is none that the caller may see.
+    /// When there is none that the team may see.
     pub async fn retrieve_response(
         &self,
-        caller: &Caller,
+        team: &TeamId,
         id: &ResponseId,
     ) -> Result<Response, Refusal> {
-        if let Some(live) = self.find_live(caller, id) {
+        if let Some(live) = self.find_live(team, id) {
             let response = live.response();
             return if response.store { Ok(response) } else { Err(response_not_found()) };
         }
-        Ok(self.load_stored(caller, id).await?.0.response)
+        Ok(self.load_stored(team, id).await?.0.response)
     }
 
     /// Returns the events of a response after this sequence number; all events without one.
     ///
     /// # Errors
-    /// When there is none that the caller may see.
+    /// When there is none that the team may see.
     pub async fn follow_response(
         &self,
-        caller: &Caller,
+        team: &TeamId,
         id: &ResponseId,
         after: Option<u64>,
     ) -> Result<ResponseEvents, Refusal> {
         let from = after.map_or(0, |after| after.saturating_add(1));
-        if let Some(live) = self.find_live(caller, id) {
+        if let Some(live) = self.find_live(team, id) {
             return if live.response().store {
                 Ok(ResponseEvents::Live(live.read_events(from)))
             } else {
                 Err(response_not_found())
             };
         }
-        let (_, row) = self.load_stored(caller, id).await?;
+        let (_, row) = self.load_stored(team, id).await?;
         let mut events: Vec<ResponseEvent> = parse_stored("events", &row.events)?;
         events.retain(|event| event.seq >= from);
         Ok(ResponseEvents::Over(events))
@@ -217,30 +217,30 @@ impl Agent {
     /// ended.
     ///
     /// # Errors
-    /// When there is none that the caller may see.
+    /// When there is none that the team may see.
     pub async fn cancel_response(
         &self,
-        caller: &Caller,
+        team: &TeamId,
         id: &ResponseId,
     ) -> Result<Option<ResponseStatus>, Refusal> {
-        if let Some(live) = self.find_live(caller, id) {
+        if let Some(live) = self.find_live(team, id) {
             live.stop(ResponseStopReason::User);
             return Ok(None);
         }
-        Ok(Some(self.load_stored(caller, id).await?.0.response.status))
+        Ok(Some(self.load_stored(team, id).await?.0.response.status))
     }
 
     pub(crate) fn engine(&self) -> &Engine {
         &self.inner.engine
     }
 
-    /// Loads a response that has ended and that the caller may see.
+    /// Loads a response that has ended and that the team may see.
     pub(crate) async fn load_stored(
         &self,
-        caller: &Caller,
+        team: &TeamId,
         id: &ResponseId,
     ) -> Result<(StoredResponse, ResponseRow), Refusal> {
-        let row = self.inner.engine.responses().find_response(caller, id).await?;
+        let row = self.inner.engine.responses().find_response(team, id).await?;
         if !row.visible {
             return Err(response_not_found());
         }

@@ -29,7 +29,7 @@ impl Agent {
         id: &ResponseId,
     ) -> Result<Vec<ResponseFile>, Refusal> {
         gate::check_offered(self.engine(), caller).await?;
-        let (kept, _) = self.load_stored(caller, id).await?;
+        let (kept, _) = self.load_stored(&caller.team.id, id).await?;
         Ok(kept.files.into_iter().map(ResponseFile::from).collect())
     }
 
@@ -44,7 +44,7 @@ impl Agent {
         file_id: &str,
     ) -> Result<StoredFile, Refusal> {
         gate::check_offered(self.engine(), caller).await?;
-        let (kept, _) = self.load_stored(caller, id).await?;
+        let (kept, _) = self.load_stored(&caller.team.id, id).await?;
         let none = || Refusal::not_found("file");
         let file = kept.files.into_iter().find(|file| file.id == file_id).ok_or_else(none)?;
         let path: HomePath = file.path.parse().map_err(|_| none())?;

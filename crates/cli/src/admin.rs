@@ -1,5 +1,5 @@
-//! `cloche team|sandbox|image|key|credential|thread|approval|storage|volume|usage`: commands for
-//! operators, through the API of a running server.
+//! `cloche team|member|sandbox|image|key|credential|thread|approval|storage|volume|usage`: commands
+//! for operators, through the API of a running server.
 //!
 //! Each noun has a file with its verbs, the request of each verb, and the columns of its table. The
 //! server validates requests; nothing is validated twice.
@@ -22,6 +22,7 @@ mod credential;
 mod image;
 mod image_progress;
 mod key;
+mod member;
 mod registry_logins;
 mod sandbox;
 mod storage;
@@ -36,6 +37,7 @@ pub(crate) use approval::ApprovalArguments;
 pub(crate) use credential::CredentialArguments;
 pub(crate) use image::ImageArguments;
 pub(crate) use key::KeyArguments;
+pub(crate) use member::MemberArguments;
 pub(crate) use sandbox::SandboxArguments;
 pub(crate) use storage::StorageArguments;
 pub(crate) use team::TeamArguments;
@@ -119,6 +121,11 @@ fn run_verb(common: &AdminArguments, verb: impl AdminVerb) -> ExitCode {
 
 /// `cloche team`.
 pub(crate) fn run_team_command(arguments: TeamArguments) -> ExitCode {
+    run_verb(&arguments.common, arguments.verb)
+}
+
+/// `cloche member`.
+pub(crate) fn run_member_command(arguments: MemberArguments) -> ExitCode {
     run_verb(&arguments.common, arguments.verb)
 }
 

@@ -49,6 +49,8 @@ enum CliCommand {
     Approval(admin::ApprovalArguments),
     /// Manage teams of a running server, their plans and their gates.
     Team(admin::TeamArguments),
+    /// Manage people who can sign in to the console.
+    Member(admin::MemberArguments),
     /// Manage sandbox configurations of a running server.
     Sandbox(Box<admin::SandboxArguments>),
     /// Manage the images of a running server: pull, import, list and remove them.
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         CliCommand::AdminToken(arguments) => admin::run_admin_token_command(arguments),
         CliCommand::Approval(arguments) => admin::run_approval_command(arguments),
         CliCommand::Team(arguments) => admin::run_team_command(arguments),
+        CliCommand::Member(arguments) => admin::run_member_command(arguments),
         CliCommand::Sandbox(arguments) => admin::run_sandbox_command(*arguments),
         CliCommand::Image(arguments) => admin::run_image_command(*arguments),
         CliCommand::Thread(arguments) => admin::run_thread_command(*arguments),

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use cloche_model::{
     AgentTool, Approval, Decision, DecisionId, DecisionKind, GateSettings, HomeState,
-    PendingApproval, ToolPolicy, TraceId,
+    PendingApproval, TeamId, ToolPolicy, TraceId,
 };
 use cloche_store::Store;
 
@@ -290,16 +290,16 @@ impl Approvals {
         Ok(())
     }
 
-    /// The decision that let an execution of the caller's team run, if an agent asked for it.
+    /// The decision that let an execution of a team run, if an agent asked for it.
     ///
     /// # Errors
     /// When the store fails.
     pub async fn decision_of(
         &self,
-        caller: &Caller,
+        team: &TeamId,
         execution: &TraceId,
     ) -> Result<Option<Decision>, Refusal> {
-        Ok(self.store.find_execution_decision(&caller.team.id, execution).await?)
+        Ok(self.store.find_execution_decision(team, execution).await?)
     }
 }
 

@@ -8,7 +8,9 @@ use cloche_layers::Layers;
 use cloche_model::{ByteSize, HomeQuota};
 use ipnet::IpNet;
 
-use crate::{AdmissionConfig, CreditAllowances, MemoryConfig, StorageConfig, WebToolsConfig};
+use crate::{
+    AdmissionConfig, ConsoleConfig, CreditAllowances, MemoryConfig, StorageConfig, WebToolsConfig,
+};
 
 /// Settings of the engine.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub struct EngineConfig {
     pub webhook: WebhookConfig,
     /// The web tools.
     pub web_tools: WebToolsConfig,
+    /// The console.
+    pub console: ConsoleConfig,
 }
 
 impl Default for EngineConfig {
@@ -55,6 +59,7 @@ impl Default for EngineConfig {
             allowances: CreditAllowances::default(),
             webhook: WebhookConfig::default(),
             web_tools: WebToolsConfig::default(),
+            console: ConsoleConfig::default(),
         }
     }
 }

@@ -10,10 +10,14 @@ use cloche_mounts::VolumeStore;
 use cloche_store::{Store, StoreError};
 
 use crate::{
-    AgentMetrics, Approvals, Backups, Dispatcher, EngineConfig, Executions, Files, Images,
-    LockedDataDir, Refusal, Responses, StorageBudgets, StorageSources, Tenancy, Threads,
-    UsageAccounts, WebTools, clock, maintenance::Maintenance, memory::MemoryBudgets,
-    outgoing_http::OutgoingHttpError, shared_parts::SharedParts,
+    AgentMetrics, Approvals, Backups, Console, Dispatcher, DispatcherLoad, EngineConfig,
+    Executions, Files, Images, LockedDataDir, Refusal, Responses, StorageBudgets, StorageSources,
+    Tenancy, Threads, UsageAccounts, WebTools, clock,
+    maintenance::Maintenance,
+    memory::{MemoryBudgets, MemoryPool},
+    outgoing_http::OutgoingHttpError,
+    search_indexer::SearchIndexer,
+    shared_parts::SharedParts,
 };
 
 /// The error in the record of an execution that a restart has ended.
@@ -27,6 +31,7 @@ pub struct Engine {
 
 struct EngineParts {
     tenancy: Tenancy,
+    console: Arc<Console>,
     approvals: Arc<Approvals>,
     executions: Arc<Executions>,
     threads: Arc<Threads>,
@@ -41,6 +46,19 @@ struct EngineParts {
     /// How long executions may go on once the engine shuts down.
     grace: Duration,
     data_dir: LockedDataDir,
+}
+
+/// The load of the host.
+#[derive(Clone, Debug)]
+pub struct HostFigures {
+    /// Cells and pools.
+    pub load: DispatcherLoad,
+    /// Executions that wait for a place.
+    pub queued: usize,
+    /// Memory that bodies, outputs and replies take.
+    pub memory_used_bytes: u64,
+    /// Memory that they may take.
+    pub memory_limit_bytes: u64,
 }
 
 /// Why an engine could not start.
@@ -97,11 +115,14 @@ impl Engine {
     }
 
     fn start_background(&self, config: &EngineConfig) {
-        let EngineParts { shared, storage, threads, images, approvals, .. } = &*self.parts;
+        let EngineParts { shared, storage, threads, images, approvals, console, .. } = &*self.parts;
         let closing = shared.lifecycle.closing_token();
-        let maintenance = Maintenance::new(shared, storage, (threads, images), config.gates.keep);
+        let maintenance = Maintenance::new(shared, storage, (threads, images), config.gates.keep)
+            .with_console(Arc::clone(console));
         shared.lifecycle.spawn(Arc::clone(&shared.webhooks).run(closing.clone()));
         shared.lifecycle.spawn(Arc::clone(approvals).expire_overdue());
+        let indexer = SearchIndexer::new(shared);
+        shared.lifecycle.spawn(indexer.run(closing.clone()));
         shared.lifecycle.spawn(Arc::clone(&shared.usage).record_transfers(closing.clone()));
         shared.lifecycle.spawn(Arc::clone(storage).watch_disk(closing));
         shared.lifecycle.spawn(maintenance.run(config.homes.sweep_every));
@@ -135,6 +156,12 @@ impl Engine {
     /// When the store or the bootstrap file cannot be written.
     pub async fn rotate_admin_token(&self) -> Result<Secret, Refusal> {
         self.parts.tenancy.rotate_admin_token(self.parts.data_dir.path()).await
+    }
+
+    /// Members, their sign-ins, and the log of changes.
+    #[must_use]
+    pub fn console(&self) -> &Console {
+        &self.parts.console
     }
 
     /// The gates in front of agent tools, and the answers of people.
@@ -239,6 +266,20 @@ impl Engine {
         self.parts.shared.dispatcher.check_ready()
     }
 
+    /// The load of the host.
+    #[must_use]
+    pub fn host_figures(&self) -> HostFigures {
+        let shared = &self.parts.shared;
+        let pools = shared.memory.named_pools();
+        let sum = |figure: fn(&MemoryPool) -> u64| pools.iter().map(|(_, pool)| figure(pool)).sum();
+        HostFigures {
+            load: shared.dispatcher.current_load(),
+            queued: shared.admission.queued_runs(),
+            memory_used_bytes: sum(|pool| pool.budget().used_bytes()),
+            memory_limit_bytes: sum(|pool| pool.budget().total_bytes()),
+        }
+    }
+
     /// What is counted, in the text format of Prometheus; with or without what names teams.
     pub async fn metrics_text(&self, with_teams: bool) -> String {
         let EngineParts { shared, approvals, storage, executions, .. } = &*self.parts;
@@ -290,6 +331,7 @@ impl EngineParts {
         let files = Files::new(&shared, budgets, homes, with_files, config);
         Ok(Self {
             tenancy: Tenancy::new(&shared),
+            console: Arc::new(Console::new(&shared, config.console)),
             approvals,
             files,
             responses: Responses::new(&shared, Arc::clone(&storage)),

@@ -14,13 +14,13 @@ mod task;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use cloche_model::{ByteSize, Execution, ExecutionStatus, TraceId};
+use cloche_model::{ByteSize, Execution, ExecutionStatus, TeamId, TraceId};
 use cloche_store::{ExecutionCursor, ExecutionFilter, Store};
 use parking_lot::RwLock;
 use tokio_util::task::TaskTracker;
 
 use crate::{
-    Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal, StorageBudgets, Threads,
+    Activity, Caller, Dispatcher, EngineConfig, EngineMetrics, Refusal, StorageBudgets, Threads,
     UsageAccounts, WebTools,
     admit::{AdmissionControl, TeamSlots},
     lifecycle::Lifecycle,
@@ -35,7 +35,7 @@ pub use event_log::{ExecutionEvent, ExecutionEventKind};
 pub(crate) use live_execution::LiveExecution;
 use live_execution::StopCause;
 pub use live_execution::{EventLogReader, ReaderCutOff};
-pub use phases::ExecutionPhases;
+pub use phases::RequestPhases;
 
 /// How long executions may take to die once they are stopped.
 const LAST_MOMENTS: Duration = Duration::from_secs(5);
@@ -55,6 +55,8 @@ pub struct Executions {
     /// The web tools that code can call, once they are there.
     web_tools: Option<Arc<WebTools>>,
     credential_uses: CredentialUses,
+    /// Figures and events for the console.
+    activity: Arc<Activity>,
     /// How many each team has under way.
     slots: TeamSlots,
     /// Those under way, with their logs.
@@ -82,6 +84,21 @@ pub struct LedgerPage {
     pub next: Option<ExecutionCursor>,
 }
 
+/// Whose executions someone may see and cancel.
+#[derive(Clone, Debug)]
+pub struct ExecutionReader {
+    /// Those of one team; `None` is all teams.
+    pub team: Option<TeamId>,
+    /// Who takes the memory that the records need.
+    pub holder: String,
+}
+
+impl From<&Caller> for ExecutionReader {
+    fn from(caller: &Caller) -> Self {
+        Self { team: Some(caller.team.id.clone()), holder: caller.key.id.to_string() }
+    }
+}
+
 impl Executions {
     pub(crate) fn new(
         shared: &SharedParts,
@@ -102,6 +119,7 @@ impl Executions {
             lifecycle: Arc::clone(&shared.lifecycle),
             web_tools: None,
             credential_uses: CredentialUses::new(Arc::clone(&shared.store)),
+            activity: Arc::clone(&shared.activity),
             slots: TeamSlots::default(),
             live: RwLock::default(),
             runs: TaskTracker::new(),
@@ -118,6 +136,16 @@ impl Executions {
     /// How many are under way.
     pub(crate) fn running_count(&self) -> usize {
         self.live.read().len()
+    }
+
+    /// How many of a team are under way; of all teams without one.
+    #[must_use]
+    pub fn running_of(&self, team: Option<&TeamId>) -> usize {
+        let live = self.live.read();
+        match team {
+            Some(team) => live.values().filter(|live| live.team == *team).count(),
+            None => live.len(),
+        }
     }
 
     /// Lets [`Executions::end_within`] finish once the last one is over.
@@ -144,14 +172,17 @@ impl Executions {
     /// When there is none that the caller may see.
     pub async fn find_execution(
         &self,
-        caller: &Caller,
+        reader: impl Into<ExecutionReader>,
         trace_id: &TraceId,
     ) -> Result<Execution, Refusal> {
-        let store = &self.store;
+        let (store, reader) = (&self.store, reader.into());
         let bytes = store.record_bytes(trace_id).await?;
         let memory = &self.memory;
-        let reserved = memory.reserve_reply(&caller.key.id, bytes, MEMORY_WAIT).await?;
-        let found = store.find_execution(&caller.team.id, trace_id).await?;
+        let reserved = memory.reserve_reply(&reader.holder, bytes, MEMORY_WAIT).await?;
+        let found = match &reader.team {
+            Some(team) => store.find_execution(team, trace_id).await?,
+            None => store.find_execution_of_any_team(trace_id).await?,
+        };
         let found = found.ok_or_else(|| Refusal::not_found("execution"))?;
         Ok(hold_output(found, reserved))
     }
@@ -162,12 +193,13 @@ impl Executions {
     /// When the ledger cannot be read.
     pub async fn list_executions(
         &self,
-        caller: &Caller,
+        reader: impl Into<ExecutionReader>,
         mut filter: ExecutionFilter,
     ) -> Result<LedgerPage, Refusal> {
+        let team = reader.into().team;
         let limit = filter.limit as usize;
         filter.limit += 1;
-        let mut executions = self.store.list_executions(&caller.team.id, &filter).await?;
+        let mut executions = self.store.list_executions(team.as_ref(), &filter).await?;
         let more = executions.len() > limit;
         executions.truncate(limit);
         let next = executions.last().filter(|_| more).map(|last| ExecutionCursor {
@@ -184,14 +216,15 @@ impl Executions {
     /// When there is none that the caller may see.
     pub async fn cancel_execution(
         &self,
-        caller: &Caller,
+        reader: impl Into<ExecutionReader>,
         trace_id: &TraceId,
     ) -> Result<Option<ExecutionStatus>, Refusal> {
-        if let Some(live) = self.find_live(caller, trace_id) {
+        let reader = reader.into();
+        if let Some(live) = self.find_live(&reader, trace_id) {
             live.stop(StopCause::User);
             return Ok(None);
         }
-        Ok(Some(self.find_execution(caller, trace_id).await?.status))
+        Ok(Some(self.find_execution(reader, trace_id).await?.status))
     }
 
     /// The events of an execution after this number.
@@ -200,19 +233,24 @@ impl Executions {
     /// When there is none that the caller may see.
     pub async fn execution_events(
         &self,
-        caller: &Caller,
+        reader: impl Into<ExecutionReader>,
         trace_id: &TraceId,
         after: u64,
     ) -> Result<ExecutionEvents, Refusal> {
-        if let Some(live) = self.find_live(caller, trace_id) {
+        let reader = reader.into();
+        if let Some(live) = self.find_live(&reader, trace_id) {
             return Ok(ExecutionEvents::Live(live.reader_after(after)));
         }
-        let execution = self.find_execution(caller, trace_id).await?;
+        let execution = self.find_execution(reader, trace_id).await?;
         Ok(ExecutionEvents::Over(replay::replay_events(Arc::new(execution), after)))
     }
 
-    fn find_live(&self, caller: &Caller, trace_id: &TraceId) -> Option<Arc<LiveExecution>> {
+    fn find_live(
+        &self,
+        reader: &ExecutionReader,
+        trace_id: &TraceId,
+    ) -> Option<Arc<LiveExecution>> {
         let live = self.live.read().get(trace_id).cloned()?;
-        (live.team == caller.team.id).then_some(live)
+        reader.team.as_ref().is_none_or(|team| *team == live.team).then_some(live)
     }
 }

@@ -8,12 +8,14 @@ mod transfer;
 
 use std::{sync::Arc, time::Duration};
 
-use cloche_model::{ByteSize, ErrorCode, HomePath, KeyId, Moment, Team, ThreadId, TraceId};
+use cloche_model::{
+    ByteSize, ErrorCode, HomePath, KeyId, Moment, SnapshotRef, Team, ThreadId, TraceId,
+};
 use cloche_store::Store;
 use tokio::{io::AsyncRead, sync::OnceCell};
 
 use crate::{
-    Caller, EngineConfig, Executions, Refusal, StorageBudgets, StorageSources, Threads,
+    EngineConfig, ExecutionReader, Executions, Refusal, StorageBudgets, StorageSources, Threads,
     VolumeAccess, admit::AdmissionControl, clock, lifecycle::Lifecycle, shared_parts::SharedParts,
     threads::layer_refusal,
 };
@@ -301,17 +303,47 @@ impl Files {
         self.file_in(thread.layers, path).await
     }
 
+    /// The files of a thread at a snapshot; as it is now without one.
+    ///
+    /// # Errors
+    /// When there is no such thread or snapshot, or its layers cannot be read.
+    pub async fn list_files_at(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        at: Option<&SnapshotRef>,
+        filter: &FileFilter,
+    ) -> Result<FilePage, Refusal> {
+        let layers = self.threads.layers_at(team, id, at).await?;
+        self.files_of(&layers, filter).await
+    }
+
+    /// A file of a thread at a snapshot; as it is now without one.
+    ///
+    /// # Errors
+    /// When there is no such thread, snapshot or file.
+    pub async fn find_file_at(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        at: Option<&SnapshotRef>,
+        path: &HomePath,
+    ) -> Result<StoredFile, Refusal> {
+        let layers = self.threads.layers_at(team, id, at).await?;
+        self.file_in(layers, path).await
+    }
+
     /// A file that an execution wrote.
     ///
     /// # Errors
     /// When there is no such execution or file that the caller may see.
     pub async fn execution_file(
         &self,
-        caller: &Caller,
+        reader: impl Into<ExecutionReader>,
         trace_id: &TraceId,
         path: &HomePath,
     ) -> Result<StoredFile, Refusal> {
-        let execution = self.executions.find_execution(caller, trace_id).await?;
+        let execution = self.executions.find_execution(reader, trace_id).await?;
         let layer = execution.end.and_then(|end| end.written.layer);
         let layer = layer.ok_or_else(|| Refusal::not_found("file"))?;
         self.file_in(vec![layer.digest], path).await

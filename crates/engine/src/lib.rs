@@ -17,6 +17,7 @@ mod backups;
 mod capacity;
 mod clock;
 mod config;
+mod console;
 mod data_dir;
 mod dispatch;
 mod engine;
@@ -34,6 +35,7 @@ mod refusal;
 mod remote;
 mod request_trace;
 mod responses;
+mod search_indexer;
 mod secrets;
 mod shared_parts;
 pub mod sidecar;
@@ -53,21 +55,26 @@ pub use approvals::{
 pub use backups::{BackupReader, BackupSummary, Backups};
 pub use capacity::{AdmissionConfig, ClassLimits, HostShare, PlanWeights};
 pub use cloche_store::{
-    ApprovalFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow, StorageTraffic,
-    StorageUsage, Store, UsageTotals,
+    ApprovalFilter, AuditFilter, DecisionFilter, ExecutionCursor, ExecutionFilter, ResponseRow,
+    ResponseSummary, StorageTraffic, StorageUsage, Store, UsageTotals,
 };
 pub use clock::{
     format_rfc3339, format_utc_day, now, parse_first_day, parse_last_day, parse_rfc3339,
 };
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
+pub use console::{
+    Activity, ActivityEvent, ActivityPoint, ActivitySummary, AuditPage, Console, ConsoleConfig,
+    LatencyPercentiles, MemberChange, MemberDraft, NewConsoleSession, SignInError, SignInOrigin,
+    SignedIn, TotpSetup,
+};
 pub use data_dir::LockedDataDir;
 pub use dispatch::{
     DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TakenSignal, TrialObserver,
 };
-pub use engine::{Engine, EngineOpenError};
+pub use engine::{Engine, EngineOpenError, HostFigures};
 pub use executions::{
     CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents,
-    ExecutionPhases, Executions, LedgerPage, ReaderCutOff, StartedExecution,
+    ExecutionReader, Executions, LedgerPage, ReaderCutOff, RequestPhases, StartedExecution,
 };
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, FileSource, FileUpload, Files, SignedToken,

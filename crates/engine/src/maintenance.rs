@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use cloche_store::Store;
 
 use crate::{
-    Images, Refusal, StorageBudgets, Threads, clock, lifecycle::Lifecycle,
+    Console, Images, Refusal, StorageBudgets, Threads, clock, lifecycle::Lifecycle,
     shared_parts::SharedParts,
 };
 
@@ -21,6 +21,8 @@ pub(crate) struct Maintenance {
     lifecycle: Arc<Lifecycle>,
     /// How long decisions are kept.
     keep_decisions: Duration,
+    /// Sign-ins and the audit log.
+    console: Option<Arc<Console>>,
 }
 
 impl Maintenance {
@@ -37,7 +39,13 @@ impl Maintenance {
             images: Arc::clone(images),
             lifecycle: Arc::clone(&shared.lifecycle),
             keep_decisions,
+            console: None,
         }
+    }
+
+    /// The same, which also deletes old sign-ins and entries of the audit log.
+    pub(crate) fn with_console(self, console: Arc<Console>) -> Self {
+        Self { console: Some(console), ..self }
     }
 
     /// Runs at these intervals, and when a deleted thread asks for it, until the engine closes.
@@ -69,6 +77,9 @@ impl Maintenance {
         let old = clock::now().saturating_sub(self.keep_decisions);
         if let Err(error) = self.store.prune_gates(old).await {
             tracing::error!(%error, "old decisions were not deleted");
+        }
+        if let Some(console) = &self.console {
+            console.delete_old_rows().await;
         }
     }
 }

@@ -6,8 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cloche_model::{
-    ByteSize, ErrorCode, Execution, KeyId, MemoryAccount, MemoryBudget, MemoryReservation,
-    MemoryShortage,
+    ByteSize, ErrorCode, Execution, MemoryAccount, MemoryBudget, MemoryReservation, MemoryShortage,
 };
 use tokio::sync::Notify;
 
@@ -149,12 +148,12 @@ impl MemoryBudgets {
     /// Memory for a record of this size, while it is read.
     pub(crate) async fn reserve_reply(
         &self,
-        key: &KeyId,
+        holder: &str,
         bytes: u64,
         patience: Duration,
     ) -> Result<MemoryReservation, Refusal> {
         // The database has a copy of its own until the row is read.
-        let reserved = self.replies.reserve(key.as_str(), 2 * bytes, patience).await;
+        let reserved = self.replies.reserve(holder, 2 * bytes, patience).await;
         reserved.map_err(|shortage| refuse_memory(shortage, "read this record"))
     }
 }

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use cloche_model::ResponseId;
-use cloche_store::{ResponseRow, Store};
+use cloche_model::{Moment, ResponseId, TeamId};
+use cloche_store::{ResponseRow, ResponseSummary, Store};
 
-use crate::{Caller, Refusal, StorageBudgets, shared_parts::SharedParts};
+use crate::{Refusal, StorageBudgets, shared_parts::SharedParts};
 
 /// The responses of every team.
 pub struct Responses {
@@ -41,17 +41,30 @@ impl Responses {
         Ok(self.store.update_response(row).await?)
     }
 
-    /// One response of the caller's team, whether or not it was to be stored.
+    /// One response of a team, whether or not it was to be stored.
     ///
     /// # Errors
-    /// When there is none that the caller may see.
+    /// When the team has none.
     pub async fn find_response(
         &self,
-        caller: &Caller,
+        team: &TeamId,
         id: &ResponseId,
     ) -> Result<ResponseRow, Refusal> {
-        let found = self.store.find_response(&caller.team.id, id).await?;
+        let found = self.store.find_response(team, id).await?;
         found.ok_or_else(|| Refusal::not_found("response"))
+    }
+
+    /// Responses of a team, newest first, after a position in the list.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn list_responses(
+        &self,
+        team: &TeamId,
+        after: Option<(Moment, ResponseId)>,
+        limit: u32,
+    ) -> Result<Vec<ResponseSummary>, Refusal> {
+        Ok(self.store.list_responses(team, after, limit).await?)
     }
 
     /// The responses that are not over. At the start, those are the ones that a restart cut short.

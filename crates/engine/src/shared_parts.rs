@@ -8,9 +8,9 @@ use std::sync::Arc;
 use cloche_store::Store;
 
 use crate::{
-    Dispatcher, EngineConfig, EngineMetrics, admit::AdmissionControl, lifecycle::Lifecycle,
-    memory::MemoryBudgets, outgoing_http::OutgoingHttpError, tenancy::KeyCache,
-    usage::UsageAccounts, webhooks::WebhookSender,
+    Activity, Dispatcher, EngineConfig, EngineMetrics, admit::AdmissionControl,
+    lifecycle::Lifecycle, memory::MemoryBudgets, outgoing_http::OutgoingHttpError,
+    tenancy::KeyCache, usage::UsageAccounts, webhooks::WebhookSender,
 };
 
 pub(crate) struct SharedParts {
@@ -26,6 +26,8 @@ pub(crate) struct SharedParts {
     pub(crate) webhooks: Arc<WebhookSender>,
     /// What teams use, and may use in a month.
     pub(crate) usage: Arc<UsageAccounts>,
+    /// What executions did lately.
+    pub(crate) activity: Arc<Activity>,
 }
 
 impl SharedParts {
@@ -53,6 +55,7 @@ impl SharedParts {
             admission,
             webhooks,
             usage,
+            activity: Arc::default(),
         })
     }
 }

@@ -44,7 +44,7 @@ pub use sandboxes::{ResourcesChange, RetentionChange, SandboxChange, SandboxDraf
 pub use teams::{TeamChange, TeamDraft};
 
 /// The name of the setting that holds the digest of the admin token.
-const ADMIN_TOKEN: &str = "admin_token_digest";
+pub(crate) const ADMIN_TOKEN: &str = "admin_token_digest";
 /// How often an update is computed before it is given up because other writers come first.
 const UPDATE_ATTEMPTS: usize = 32;
 

@@ -12,7 +12,7 @@ mod upkeep;
 
 use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
-use cloche_model::{ErrorCode, SnapshotRef, Team, Thread, ThreadId, ThreadSnapshot};
+use cloche_model::{ErrorCode, LayerDigest, SnapshotRef, Team, Thread, ThreadId, ThreadSnapshot};
 use cloche_store::{HeadMoveOutcome, Store, ThreadFork, ThreadKey};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -195,6 +195,22 @@ impl Threads {
     ) -> Result<ThreadSnapshot, Refusal> {
         let found = self.store.find_point(&thread_key(team, id), name).await?;
         found.ok_or_else(|| Refusal::not_found("point of this thread"))
+    }
+
+    /// The layers of a thread at a snapshot; those of its head without one. Snapshot 0 is the empty
+    /// home.
+    pub(crate) async fn layers_at(
+        &self,
+        team: &Team,
+        id: &ThreadId,
+        at: Option<&SnapshotRef>,
+    ) -> Result<Vec<LayerDigest>, Refusal> {
+        let thread = self.find_thread(team, id).await?;
+        match at {
+            None => Ok(thread.layers),
+            Some(SnapshotRef::Seq(0)) => Ok(Vec::new()),
+            Some(at) => Ok(self.find_snapshot(team, id, at).await?.layers),
+        }
     }
 
     /// What differs between two snapshots: `to` is the newest if absent, `from` the one before it.

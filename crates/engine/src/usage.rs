@@ -179,6 +179,30 @@ impl UsageAccounts {
         Ok(UsageSummary { first_day, last_day, totals, stored_bytes, storage, allowance, days })
     }
 
+    /// The usage of each key on each day, of a team or of all teams.
+    ///
+    /// # Errors
+    /// When the days are not a range of at most a year, or the store cannot be read.
+    pub async fn list_days(
+        &self,
+        team: Option<&Team>,
+        query: UsageQuery,
+    ) -> Result<Vec<(i64, Option<KeyId>, UsageTotals)>, Refusal> {
+        let first_day = query.first_day.unwrap_or_else(|| this_month().0);
+        let last_day = query.last_day.unwrap_or_else(|| clock::now().utc_day());
+        if first_day > last_day {
+            return Err(Invalid::new("from must not be after to").into());
+        }
+        if last_day - first_day >= MOST_DAYS {
+            let message = format!("at most {MOST_DAYS} days are shown; choose from and to");
+            return Err(Invalid::new(message).into());
+        }
+        self.write_transfers().await;
+        let team = team.map(|team| team.id.clone());
+        let filter = UsageFilter { team, key: query.key, first_day, last_day };
+        Ok(self.store.usage_by_day_and_key(&filter).await?)
+    }
+
     async fn stored_bytes(&self, team: Option<&Team>) -> Result<u64, Refusal> {
         Ok(match team {
             Some(team) => self.store.storage_usage(&team.id).await?.total(),

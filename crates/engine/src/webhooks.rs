@@ -163,7 +163,8 @@ impl WebhookSender {
         let bytes = self.store.record_bytes(trace_id).await.map_err(|error| error.to_string())?;
         let reserved = match &self.memory {
             Some(memory) => {
-                let reserved = memory.reserve_reply(&delivery.key, bytes, MEMORY_PATIENCE).await;
+                let reserved =
+                    memory.reserve_reply(delivery.key.as_str(), bytes, MEMORY_PATIENCE).await;
                 Some(reserved.map_err(|refusal| refusal.to_string())?)
             }
             None => None,

@@ -12,7 +12,8 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    GatewayConfig, connection::serve_connection, peers::PeerConnections, router::build_router_until,
+    GatewayConfig, client_address::PeerAddress, connection::serve_connection,
+    peers::PeerConnections, router::build_router_until,
 };
 
 /// The pause after `accept` failed, for example because of the limit on file descriptors.
@@ -79,7 +80,7 @@ pub(crate) async fn accept_connections(
         };
         let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
         connections.spawn(async move {
-            serve_socket(stream, app, &config, shutdown).await;
+            serve_socket((stream, PeerAddress(address.ip())), app, &config, shutdown).await;
             drop((place, peer));
         });
     }
@@ -94,7 +95,7 @@ pub(crate) async fn accept_connections(
 
 /// Serves a socket, after a TLS handshake if the port has a certificate.
 async fn serve_socket(
-    stream: TcpStream,
+    (stream, peer): (TcpStream, PeerAddress),
     app: Router,
     config: &GatewayConfig,
     shutdown: CancellationToken,
@@ -102,14 +103,14 @@ async fn serve_socket(
     // Responses are small; with Nagle's algorithm they would wait for the client's acknowledgement.
     let _ = stream.set_nodelay(true);
     let Some(tls) = &config.tls else {
-        return serve_connection(stream, app, config, shutdown).await;
+        return serve_connection((stream, peer), app, config, shutdown).await;
     };
     let accepted = tokio::select! {
         accepted = tls.accept(stream, config.header_timeout) => accepted,
         () = shutdown.cancelled() => None,
     };
     if let Some(stream) = accepted {
-        serve_connection(stream, app, config, shutdown).await;
+        serve_connection((stream, peer), app, config, shutdown).await;
     }
 }
 

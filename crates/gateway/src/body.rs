@@ -11,7 +11,7 @@ use cloche_model::{MemoryReservation, MemoryShortage};
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 
-use crate::{GatewayConfig, error::ApiError, pace::BodyPace};
+use crate::{GatewayConfig, audit, error::ApiError, pace::BodyPace};
 
 /// The deepest nesting accepted; no contract needs more than three levels.
 const MAX_DEPTH: usize = 64;
@@ -47,7 +47,9 @@ where
         let (parts, body) = request.into_parts();
         let pool = MemoryPool::from_ref(state);
         let (bytes, memory) = read_within_limits(&parts, body, &config, &pool).await?;
-        Ok(Self(parse_json(&bytes)?, memory))
+        let value = parse_json(&bytes)?;
+        audit::note_fields(&parts.extensions, &bytes);
+        Ok(Self(value, memory))
     }
 }
 

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{GatewayConfig, server_timing::RequestArrival};
+use crate::{GatewayConfig, client_address::PeerAddress, server_timing::RequestArrival};
 use stall::StallGuard;
 use watch::{ConnectionTimeout, ConnectionWatch, WatchedBody};
 
@@ -41,7 +41,7 @@ const MAX_PENDING_RESETS: usize = 20;
 /// Serves a connection until it ends, a timeout of its client is reached, or `shutdown` is
 /// cancelled.
 pub(crate) async fn serve_connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    (stream, peer): (impl AsyncRead + AsyncWrite + Unpin + Send + 'static, PeerAddress),
     app: Router,
     config: &GatewayConfig,
     shutdown: CancellationToken,
@@ -50,6 +50,7 @@ pub(crate) async fn serve_connection(
     let watching = Arc::clone(&watch);
     let service = service_fn(move |mut request: Request<Incoming>| {
         RequestArrival::note(request.extensions_mut());
+        request.extensions_mut().insert(peer);
         let (app, request_guard) = (app.clone(), watching.begin_request());
         async move {
             let Ok(response) = app.oneshot(request.map(Body::new)).await;

@@ -5,10 +5,13 @@
 
 mod accept_loop;
 mod api_types;
+mod audit;
 mod auth;
 mod body;
+mod client_address;
 mod config;
 mod connection;
+mod console;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]

@@ -17,18 +17,21 @@ use utoipa::{
     Modify, OpenApi,
     openapi::{
         OpenApi as Description,
-        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
     },
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     GatewayConfig,
+    audit::record_changes,
+    console,
     error::ApiError,
     http::{
-        admin_token, approvals, backups, credentials, docs, execute, execution_files, executions,
-        files, gates, health, images, keys, responses, sandboxes, signed_files, storage, teams,
-        thread_archive, threads, usage, volumes,
+        admin_token, approvals, audit_log, backups, credentials, docs, execute, execution_files,
+        executions, files, gates, health, images, keys, members, responses, sandboxes,
+        signed_files, storage, teams, thread_archive, thread_files, threads, usage, usage_rows,
+        volumes,
     },
     mcp::{self, McpSessions},
     transfer_counter::count_transfers,
@@ -72,18 +75,23 @@ impl FromRef<AppState> for MemoryPool {
         (name = "approvals", description = "Agent tool calls that wait for a person's answer"),
         (name = "agent", description = "Responses of a model that can run code"),
         (name = "admin", description = "Teams, sandboxes, images, keys, credentials, gates and backups"),
+        (name = "console", description = "Sign-ins and live figures of the console"),
         (name = "health", description = "Health and metrics for operators")
     ),
-    // Listed here, because its path is a wildcard for the router.
-    paths(execution_files::read_execution_file),
-    modifiers(&BearerSchemes)
+    // Listed here, because their path is a wildcard for the router.
+    paths(
+        execution_files::read_execution_file,
+        thread_files::read_thread_file,
+        thread_files::write_thread_file
+    ),
+    modifiers(&SecuritySchemes)
 )]
 struct ApiDoc;
 
-/// The two kinds of bearer token.
-struct BearerSchemes;
+/// The two kinds of bearer token, and the cookie of the console.
+struct SecuritySchemes;
 
-impl Modify for BearerSchemes {
+impl Modify for SecuritySchemes {
     fn modify(&self, description: &mut Description) {
         let components = description.components.get_or_insert_default();
         for (name, what) in
@@ -93,6 +101,12 @@ impl Modify for BearerSchemes {
                 HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(what)).build();
             components.add_security_scheme(name, SecurityScheme::Http(scheme));
         }
+        let cookie = ApiKeyValue::with_description(
+            "cloche_session",
+            "A sign-in to the console. Requests that change something repeat its csrf_token in the \
+             header X-Cloche-CSRF",
+        );
+        components.add_security_scheme("session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     }
 }
 
@@ -109,6 +123,11 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(threads::get_thread, threads::delete_thread))
         .routes(routes!(threads::list_thread_history))
         .routes(routes!(threads::diff_thread))
+        .routes(routes!(thread_files::list_thread_files))
+        .route(
+            "/v1/threads/{thread_id}/files/{*path}",
+            get(thread_files::read_thread_file).put(thread_files::write_thread_file),
+        )
         .routes(routes!(threads::fork_thread))
         .routes(routes!(threads::rollback_thread))
         .routes(routes!(threads::prune_thread))
@@ -119,13 +138,14 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(files::sign_download_url))
         .routes(routes!(signed_files::download_file, signed_files::upload_file))
         .routes(routes!(responses::create_agent_response))
-        .routes(routes!(responses::create_response))
+        .routes(routes!(responses::create_response, responses::list_responses))
         .routes(routes!(responses::get_response))
         .routes(routes!(responses::cancel_response))
         .routes(routes!(responses::list_response_files))
         .routes(routes!(responses::get_response_file))
         .routes(routes!(usage::get_usage))
         .routes(routes!(usage::get_team_usage))
+        .routes(routes!(usage_rows::list_usage_rows))
         .routes(routes!(teams::list_teams, teams::create_team))
         .routes(routes!(teams::get_team, teams::update_team, teams::delete_team))
         .routes(routes!(teams::recount_storage))
@@ -135,6 +155,10 @@ fn api_routes() -> OpenApiRouter<AppState> {
             sandboxes::update_sandbox,
             sandboxes::delete_sandbox
         ))
+        .merge(console::api_routes())
+        .routes(routes!(members::list_members, members::create_member))
+        .routes(routes!(members::get_member, members::update_member, members::remove_member))
+        .routes(routes!(audit_log::list_audit))
         .merge(image_routes())
         .merge(storage_routes())
         .merge(operator_routes())
@@ -229,11 +253,13 @@ pub(crate) fn build_router_until(
     let description = description.to_pretty_json().unwrap_or_default().into();
     // Not in the OpenAPI description: MCP describes itself in its own protocol.
     let router = router.route("/mcp", any(mcp::handle_mcp_request));
+    let router = router.merge(console::page_routes());
     let mcp = McpSessions::new(closing);
     let counted = from_fn_with_state(Arc::clone(engine.usage()), count_transfers);
+    let recorded = from_fn_with_state(engine.clone(), record_changes);
     let state = AppState { engine, agent, config, description, mcp };
     let router = router.fallback(no_route).method_not_allowed_fallback(no_method);
-    router.with_state(state).layer(counted)
+    router.with_state(state).layer(recorded).layer(counted)
 }
 
 pub(crate) async fn no_route() -> ApiError {

@@ -13,7 +13,7 @@ use axum::{
     extract::FromRequestParts,
     http::{Extensions, HeaderMap, HeaderName, HeaderValue, request::Parts},
 };
-use cloche_engine::ExecutionPhases;
+use cloche_engine::RequestPhases;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -28,7 +28,7 @@ impl RequestArrival {
     }
 
     /// Adds the header to the response of an execution.
-    pub(crate) fn describe(self, phases: &ExecutionPhases, headers: &mut HeaderMap) {
+    pub(crate) fn describe(self, phases: &RequestPhases, headers: &mut HeaderMap) {
         let read = phases.asked_at.saturating_duration_since(self.0);
         let mut text = String::with_capacity(160);
         push_phase(&mut text, "read", read);

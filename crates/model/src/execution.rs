@@ -179,9 +179,26 @@ pub struct ExecutionStart {
     pub created_at: Moment,
 }
 
+/// Where the time of an execution went, in microseconds, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExecutionPhases {
+    /// From the request to the turn of the execution.
+    pub queue: u64,
+    /// Waiting for a cell.
+    pub cell: u64,
+    /// Bringing code, files and environment into the cell.
+    pub attach: u64,
+    /// Running the program.
+    pub run: u64,
+    /// Making its changes durable.
+    pub store: u64,
+}
+
 /// How an execution ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutionEnd {
+    /// Where its time went; `None` if that is not known.
+    pub phases: Option<ExecutionPhases>,
     /// The exit code of the program, or -1 if there is none.
     pub exit_code: i32,
     /// The beginning of standard output, as bytes.

@@ -118,6 +118,15 @@ id!(
     DecisionId, "dec_", "decision id"
 );
 
+id!(
+    /// Names a person who can sign in to the console.
+    MemberId, "mbr_", "member id"
+);
+id!(
+    /// Names a sign-in to the console; not its token.
+    ConsoleSessionId, "ses_", "session id"
+);
+
 /// The name that a caller gives to a home that outlives executions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -22,6 +22,7 @@ mod image_record;
 mod key_prefix;
 mod language;
 mod layer;
+mod member;
 mod moment;
 mod mount;
 mod network;
@@ -50,8 +51,8 @@ pub use env::{EnvVars, SecretVars};
 pub use error::{ErrorCode, Invalid};
 pub use error_chain::error_chain;
 pub use execution::{
-    DeliveryMode, DeliveryStatus, EventMark, EventOrder, Execution, ExecutionEnd, ExecutionStart,
-    ExecutionStatus, UsageReport,
+    DeliveryMode, DeliveryStatus, EventMark, EventOrder, Execution, ExecutionEnd, ExecutionPhases,
+    ExecutionStart, ExecutionStatus, UsageReport,
 };
 pub use gates::{
     AgentTool, Approval, ApprovalState, Decision, DecisionKind, GateSettings, PendingApproval,
@@ -60,8 +61,8 @@ pub use gates::{
 pub use home_changes::{ChangeKind, ChangedPath, HomeChanges, HomeState};
 pub use home_path::HomePath;
 pub use ids::{
-    ApprovalId, CredentialId, DecisionId, KeyId, ResponseId, SandboxId, StorageId, TeamId,
-    ThreadId, TraceId, VolumeId, check_name,
+    ApprovalId, ConsoleSessionId, CredentialId, DecisionId, KeyId, MemberId, ResponseId, SandboxId,
+    StorageId, TeamId, ThreadId, TraceId, VolumeId, check_name,
 };
 pub use image::{
     DEFAULT_IMAGE, HOST_IMAGE, ImageDigest, ImageName, ImageReference, ImageRoot, Interpreter,
@@ -73,6 +74,9 @@ pub use image_record::{
 pub use key_prefix::KeyPrefix;
 pub use language::{Language, UnknownLanguage};
 pub use layer::{HomeQuota, HomeWrites, Layer, LayerDigest, LayerStoreId, OutputFile, ThreadHome};
+pub use member::{
+    ActorKind, AuditActor, AuditEntry, ConsoleSession, Member, MemberRole, TotpFactor,
+};
 pub use moment::Moment;
 pub use mount::{
     MOUNTS_ROOT, MountLimits, MountReport, MountSlug, MountSource, MountSpec, ObjectConnection,

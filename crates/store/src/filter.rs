@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, str::FromStr};
 
-use cloche_model::{ExecutionStatus, Invalid, Language, Moment, ThreadId, TraceId};
+use cloche_model::{
+    ExecutionStatus, Invalid, KeyId, Language, Moment, SandboxId, ThreadId, TraceId,
+};
 
 /// Which executions to list. An empty field does not filter.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +15,12 @@ pub struct ExecutionFilter {
     pub language: Option<Language>,
     /// Only those of this thread.
     pub thread: Option<ThreadId>,
+    /// Only those in this sandbox.
+    pub sandbox: Option<SandboxId>,
+    /// Only those of this key.
+    pub key: Option<KeyId>,
+    /// Only those whose code or output has all of these words or phrases.
+    pub text: Vec<String>,
     /// Only those with all of these metadata pairs.
     pub metadata: BTreeMap<String, String>,
     /// Only those accepted at or after.

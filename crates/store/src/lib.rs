@@ -10,6 +10,7 @@ mod credentials;
 mod filter;
 mod gates;
 mod images;
+mod members;
 mod responses;
 mod revision;
 mod sealing;
@@ -36,7 +37,8 @@ pub use gates::{
     QuestionLimits,
 };
 pub use images::{ImageRemoval, ImageStore};
-pub use responses::{ResponseRow, ResponseStore};
+pub use members::{AuditFilter, AuditLog, MemberStore};
+pub use responses::{ResponseRow, ResponseStore, ResponseSummary};
 pub use revision::{Revisioned, UpdateOutcome};
 pub use sealing::{KeyError, KeySource};
 pub use sources::{SourceRemoval, SourceStore, StorageTraffic};
@@ -258,6 +260,8 @@ pub trait TenancyStore: Send + Sync {
     async fn revoke_key(&self, id: &KeyId, at: Moment) -> Result<bool>;
     /// The key with this digest, its team and its sandbox. `None` if it was revoked.
     async fn find_key_access(&self, digest: &str) -> Result<Option<KeyAccess>>;
+    /// The team, sandbox, storage and credentials of a key that was read before.
+    async fn access_of_key(&self, key: ApiKey) -> Result<Option<KeyAccess>>;
 }
 
 /// Executions and the threads that they hold.
@@ -291,12 +295,15 @@ pub trait Ledger: Send + Sync {
     async fn find_execution(&self, team: &TeamId, trace: &TraceId) -> Result<Option<Execution>>;
     /// One execution of any team.
     async fn find_execution_of_any_team(&self, trace: &TraceId) -> Result<Option<Execution>>;
-    /// Executions of a team, newest first, without code and output.
+    /// Executions of a team, or of all, newest first, without code and output.
     async fn list_executions(
         &self,
-        team: &TeamId,
+        team: Option<&TeamId>,
         filter: &ExecutionFilter,
     ) -> Result<Vec<Execution>>;
+    /// Adds some executions that are over to the index that lists with filters use. Returns whether
+    /// there may be more. A list is right without it, and slow.
+    async fn index_executions(&self) -> Result<bool>;
     /// Ends every running execution as failed with `error`. Returns their number.
     async fn fail_running_executions(
         &self,
@@ -353,6 +360,8 @@ pub trait Store:
     + ToolCallStore
     + CredentialStore
     + BackupStore
+    + MemberStore
+    + AuditLog
 {
     /// Checks that the database answers.
     async fn ping(&self) -> Result<()>;

@@ -32,6 +32,25 @@ pub struct ResponseRow {
     pub events: String,
 }
 
+/// What a list shows of a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseSummary {
+    /// Its id.
+    pub id: ResponseId,
+    /// The key that created it.
+    pub key: KeyId,
+    /// The sandbox in which its code runs.
+    pub sandbox: SandboxId,
+    /// Its status.
+    pub status: ResponseStatus,
+    /// The model, if the record names one.
+    pub model: Option<String>,
+    /// The time it was accepted.
+    pub created_at: Moment,
+    /// The time it ended.
+    pub completed_at: Option<Moment>,
+}
+
 /// Responses of the Agent API.
 #[async_trait]
 pub trait ResponseStore: Send + Sync {
@@ -42,6 +61,13 @@ pub trait ResponseStore: Send + Sync {
     async fn update_response(&self, row: ResponseRow) -> Result<bool>;
     /// One response of a team, visible or not.
     async fn find_response(&self, team: &TeamId, id: &ResponseId) -> Result<Option<ResponseRow>>;
+    /// Visible responses of a team, newest first, after this position in the list.
+    async fn list_responses(
+        &self,
+        team: &TeamId,
+        after: Option<(Moment, ResponseId)>,
+        limit: u32,
+    ) -> Result<Vec<ResponseSummary>>;
     /// The responses of all teams that have not ended.
     async fn open_responses(&self) -> Result<Vec<ResponseRow>>;
     /// Deletes responses older than the retention of their sandbox. Returns their number.

@@ -4,6 +4,7 @@
 //! `synchronous=NORMAL`: a killed process loses nothing that was acknowledged. `synchronous=FULL`
 //! for everything that moves the head of a thread, so that a power cut does not lose it either.
 
+mod audit;
 mod backup;
 mod credentials;
 mod gates;
@@ -12,11 +13,14 @@ mod images;
 mod inline_writer;
 mod ledger;
 mod ledger_end;
+mod ledger_list;
+mod members;
 mod migrations;
 mod outbox;
 mod responses;
 mod row_reader;
 mod sealed;
+mod search_index;
 mod sources;
 mod storage;
 mod tenancy;
@@ -89,6 +93,7 @@ impl SqliteStore {
         let mut connection = options.connect().await?;
         migrate_forward(&mut connection).await?;
         let sealer = sealed::unlock_sealer(&mut connection, key).await?;
+        search_index::check_search_index(&mut connection).await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .min_connections(1)

@@ -70,6 +70,11 @@ pub trait UsageAccounting: Send + Sync {
     async fn sum_usage(&self, filter: &UsageFilter) -> Result<UsageTotals>;
     /// The days with any usage, oldest first.
     async fn usage_by_day(&self, filter: &UsageFilter) -> Result<Vec<(i64, UsageTotals)>>;
+    /// The days of each key with any usage, oldest first. Transfers of an operator have no key.
+    async fn usage_by_day_and_key(
+        &self,
+        filter: &UsageFilter,
+    ) -> Result<Vec<(i64, Option<KeyId>, UsageTotals)>>;
     /// The usage of each team that has any since this day, in the order of their ids.
     async fn usage_by_team(&self, first_day: i64) -> Result<Vec<(TeamId, UsageTotals)>>;
 }

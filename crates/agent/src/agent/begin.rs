@@ -127,7 +127,7 @@ impl Agent {
         id: Option<&ResponseId>,
     ) -> Result<(Conversation, Option<ResponseContainer>), Refusal> {
         let Some(id) = id else { return Ok((Vec::new(), None)) };
-        let row = self.inner.engine.responses().find_response(caller, id).await?;
+        let row = self.inner.engine.responses().find_response(&caller.team.id, id).await?;
         if row.completed_at.is_none() {
             let message = "previous_response_id: that response is still in progress";
             return Err(Refusal::new(ErrorCode::Conflict, message));

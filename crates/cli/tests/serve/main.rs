@@ -22,6 +22,7 @@ mod bucket;
 mod cancel;
 mod concurrent_changes;
 mod connections;
+mod console;
 mod contract_examples;
 mod crashes;
 mod credentials;

@@ -111,6 +111,11 @@ impl AdmissionControl {
         }
     }
 
+    /// How many executions wait for a place.
+    pub(crate) fn queued_runs(&self) -> usize {
+        self.runs.level().queued
+    }
+
     fn enter_queue(
         &self,
         class: RequestClass,

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EventLogReader, ExecutionPhases, Executions, LiveExecution, StopCause,
+    EventLogReader, RequestPhases, Executions, LiveExecution, StopCause,
     phases::PhaseClock,
     task::{EndedExecution, RunFollower, UNAVAILABLE},
 };
@@ -81,7 +81,7 @@ impl StartedExecution {
     ///
     /// # Errors
     /// As for [`Self::wait_until_over`].
-    pub async fn wait_with_phases(self) -> Result<(Arc<Execution>, ExecutionPhases), Refusal> {
+    pub async fn wait_with_phases(self) -> Result<(Arc<Execution>, RequestPhases), Refusal> {
         let ended = receive_end(self.over, &self.trace_id).await?;
         ended.to_refusal().map_or(Ok((ended.execution, ended.phases)), Err)
     }
@@ -275,6 +275,7 @@ impl Executions {
         start.code = None;
         start.webhook_url = None;
         self.metrics.execution_over(ExecutionStatus::Blocked, start.language);
+        self.activity.note_refusal(&start);
         let error = format!("{}: {}", refusal.code.name(), refusal.message);
         let trace_id = start.trace_id.clone();
         if let Err(error) = self.store.record_refusal(start, &error).await {
@@ -291,6 +292,7 @@ impl Executions {
     ) -> StartedExecution {
         let live = LiveExecution::new(start.trace_id.clone(), start.team.clone());
         self.live.write().insert(start.trace_id.clone(), Arc::clone(&live));
+        self.activity.note_start(&start);
         let (done, over) = oneshot::channel();
         let trace_id = start.trace_id.clone();
         let (run, taken) = if self.dispatcher.takes_at_once() {

@@ -9,7 +9,7 @@ use cloche_model::RunTimings;
 
 /// The phases of one execution, in their order.
 #[derive(Clone, Copy, Debug)]
-pub struct ExecutionPhases {
+pub struct RequestPhases {
     /// When the engine got the request.
     pub asked_at: Instant,
     /// When the end was in the ledger, and was announced.
@@ -19,7 +19,7 @@ pub struct ExecutionPhases {
     timings: RunTimings,
 }
 
-impl ExecutionPhases {
+impl RequestPhases {
     /// Each phase with its name: `begin` checks the request and writes the running row, `dispatch`
     /// hands the run over to the executor and back, `cell` is the wait for a cell, `run` the
     /// program with its start, `seal` what follows in the executor, `end` writes the outcome.
@@ -58,9 +58,9 @@ impl PhaseClock {
     }
 
     /// The end is recorded. `ran_at` is when the executor had returned.
-    pub(super) fn finish(self, ran_at: Instant, timings: RunTimings) -> ExecutionPhases {
+    pub(super) fn finish(self, ran_at: Instant, timings: RunTimings) -> RequestPhases {
         let Self { asked_at, begun_at } = self;
-        ExecutionPhases { asked_at, over_at: Instant::now(), begun_at, ran_at, timings }
+        RequestPhases { asked_at, over_at: Instant::now(), begun_at, ran_at, timings }
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let part = Duration::from_millis;
         let timings = RunTimings { cell: part(1), attach: part(1), run: part(5), seal: part(2) };
-        let phases = ExecutionPhases {
+        let phases = RequestPhases {
             asked_at: at(0),
             begun_at: at(3),
             ran_at: at(15),

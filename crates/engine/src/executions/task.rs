@@ -7,15 +7,16 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Instant};
 use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
-    ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse, NetworkReport, OutputChunk,
-    RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team, UsageReport,
+    ExecutionPhases, ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse,
+    NetworkReport, OutputChunk, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName,
+    Team, UsageReport,
 };
 use cloche_store::ExecutionFinish;
 use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    ExecutionPhases, Executions, LiveExecution, StopCause, line_splitter::LineSplitter,
+    Executions, LiveExecution, RequestPhases, StopCause, line_splitter::LineSplitter,
     phases::PhaseClock,
 };
 use crate::{
@@ -65,7 +66,7 @@ pub(super) enum EndReason {
 pub(super) struct EndedExecution {
     pub(super) execution: Arc<Execution>,
     pub(super) reason: EndReason,
-    pub(super) phases: ExecutionPhases,
+    pub(super) phases: RequestPhases,
 }
 
 impl EndedExecution {
@@ -138,6 +139,7 @@ impl Executions {
         let committed = closing.checked_sub(timings.seal).unwrap_or(closing);
         trace.end_phase(TracePhase::Commit, committed);
         trace.finish_execution(execution.status);
+        self.activity.note_end(&execution);
         let phases = clock.finish(closing, timings);
         EndedExecution { execution: Arc::new(execution), reason, phases }
     }
@@ -221,7 +223,10 @@ impl Executions {
         limits: &RunLimits,
     ) -> Execution {
         let status = ended.end_status.status;
-        let end = ended.into_execution_end(limits);
+        let timings = ended.outcome.timings;
+        let mut end = ended.into_execution_end(limits);
+        let total = end.completed_at.duration_since(start.created_at);
+        end.phases = Some(execution_phases(&timings, total));
         let has_webhook = start.webhook_url.is_some();
         let finish = ExecutionFinish {
             trace_id: start.trace_id.clone(),
@@ -275,9 +280,23 @@ impl EndedRun {
             network: outcome.network,
             completed_at: clock::now(),
             output_truncated: false,
+            phases: None,
         };
         end.output_truncated = end.loses_output();
         end
+    }
+}
+
+/// Where the time went. What no phase accounts for was waiting.
+fn execution_phases(timings: &RunTimings, total: std::time::Duration) -> ExecutionPhases {
+    let micros = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let known = timings.cell + timings.attach + timings.run + timings.seal;
+    ExecutionPhases {
+        queue: micros(total.saturating_sub(known)),
+        cell: micros(timings.cell),
+        attach: micros(timings.attach),
+        run: micros(timings.run),
+        store: micros(timings.seal),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use cloche_model::ErrorCode;
+use cloche_model::{ApiKey, ErrorCode};
 use cloche_store::{KeyAccess, Store};
 use parking_lot::RwLock;
 
@@ -52,6 +52,18 @@ impl KeyCache {
             known.insert(digest, Arc::clone(&caller));
         }
         Ok(caller)
+    }
+
+    /// The caller of a key that someone may use without its secret. It is not remembered.
+    pub(super) async fn caller_of_key(
+        &self,
+        store: &dyn Store,
+        key: ApiKey,
+    ) -> Result<Caller, Refusal> {
+        let access = store.access_of_key(key).await?;
+        let mut access = access.ok_or_else(|| Refusal::not_found("key"))?;
+        access.sandbox.shape.root = find_root(store, &access.sandbox.shape.image).await?;
+        Ok(Arc::new(access))
     }
 
     /// Forgets everything, because a key, a team, a sandbox or an image has changed.

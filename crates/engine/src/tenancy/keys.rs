@@ -2,17 +2,20 @@
 //!
 //! API keys: created, shown once, changed, revoked at once.
 
-use cloche_model::{ApiKey, Invalid, KeyId, Sandbox, Secret, SecretVars, Team, check_name};
+use cloche_model::{ApiKey, Invalid, KeyId, Sandbox, Secret, SecretVars, Team, TeamId, check_name};
 use cloche_store::{Revisioned, UpdateOutcome};
 
 use super::{EnvDraft, Tenancy, UPDATE_ATTEMPTS, contended_refusal};
 use crate::{
-    Refusal, clock,
+    Caller, Refusal, clock,
     secrets::{self, KEY_PREFIX},
 };
 
 /// The most characters of a webhook secret.
 const MAX_SECRET_CHARS: usize = 256;
+
+/// The name of the keys by which the console runs code.
+const CONSOLE_KEY: &str = "console";
 
 /// A key to be made.
 #[derive(Clone, Debug)]
@@ -199,6 +202,44 @@ impl Tenancy {
         key.may_approve = change.may_approve.unwrap_or(key.may_approve);
         check_key(&key)?;
         Ok(key)
+    }
+
+    /// The caller that uses this key without its secret, for someone who is signed in.
+    ///
+    /// # Errors
+    /// When there is none, it is revoked, or it belongs to another team than this one.
+    pub async fn key_caller(&self, team: Option<&TeamId>, id: &str) -> Result<Caller, Refusal> {
+        let key = self.find_key(id).await?;
+        let is_usable = key.revoked_at.is_none() && team.is_none_or(|team| *team == key.team);
+        if !is_usable {
+            return Err(Refusal::not_found("key"));
+        }
+        self.key_cache.caller_of_key(&*self.store, key).await
+    }
+
+    /// The caller that runs code in a sandbox from the console. The key of its executions is made
+    /// at the first use, and can be seen and revoked like every other; nobody has its secret.
+    ///
+    /// # Errors
+    /// When there is no such sandbox, or it belongs to another team than this one.
+    pub async fn console_caller(&self, team: Option<&TeamId>, id: &str) -> Result<Caller, Refusal> {
+        let sandbox = self.find_sandbox(id).await?;
+        if team.is_some_and(|team| *team != sandbox.team) {
+            return Err(Refusal::not_found("sandbox"));
+        }
+        let _turn = self.updating.lock().await;
+        let keys = self.store.list_keys(Some(&sandbox.team)).await?;
+        let made = keys.into_iter().find(|key| {
+            key.name == CONSOLE_KEY && key.sandbox == sandbox.id && key.revoked_at.is_none()
+        });
+        let key = match made {
+            Some(key) => key,
+            None => {
+                let draft = KeyDraft::new(sandbox.team.as_str(), sandbox.id.as_str(), CONSOLE_KEY);
+                self.create_key(draft).await?.key
+            }
+        };
+        self.key_cache.caller_of_key(&*self.store, key).await
     }
 
     /// Revokes a key: the next request with it is refused.

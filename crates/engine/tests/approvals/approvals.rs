@@ -220,9 +220,10 @@ async fn every_decision_is_in_the_ledger_with_who_and_when() {
     );
     let trace = TraceId::from_random([1; 20]);
     server.engine.approvals().note_execution(&pass, &trace).await.unwrap();
-    let decision = server.engine.approvals().decision_of(&acme, &trace).await.unwrap().unwrap();
+    let decision =
+        server.engine.approvals().decision_of(&acme.team.id, &trace).await.unwrap().unwrap();
     assert_eq!((&decision.id, &decision.approval), (&pass.decision, &Some(asked.id)));
     assert_eq!(decision.digest.as_deref(), Some(call("1").digest()));
     assert!(before <= decision.at && decision.at <= cloche_engine::now());
-    assert_eq!(server.engine.approvals().decision_of(&other, &trace).await.unwrap(), None);
+    assert_eq!(server.engine.approvals().decision_of(&other.team.id, &trace).await.unwrap(), None);
 }

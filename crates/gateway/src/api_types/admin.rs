@@ -1,17 +1,20 @@
 //! The admin API's types of teams, sandboxes, keys, credentials, images, storage and backups.
 
+mod audit;
 mod backups;
 mod credentials;
 mod env;
 mod gates;
 mod images;
 mod keys;
+mod members;
 mod sandboxes;
 mod storage;
 mod teams;
 
 use serde::{Deserialize, Deserializer};
 
+pub(crate) use audit::AuditList;
 pub(crate) use backups::BackupRecord;
 pub(crate) use credentials::{
     CreateCredential, CredentialList, CredentialRecord, CredentialTarget, UpdateCredential,
@@ -21,6 +24,7 @@ pub(crate) use images::{
     ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary, PullImage,
 };
 pub(crate) use keys::{CreateKey, CreatedKey, KeyList, KeyRecord, NewAdminToken, UpdateKey};
+pub(crate) use members::{CreateMember, MemberList, MemberRecord, RoleName, UpdateMember};
 pub(crate) use sandboxes::{CreateSandbox, SandboxList, SandboxRecord, UpdateSandbox};
 pub(crate) use storage::{
     BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Bytes;
 use cloche_engine::{JsonPieces, format_rfc3339, now, serialize_text_or_null};
-use cloche_model::{Decision, Execution, ExecutionStatus, MountUse, WebToolUsage};
+use cloche_model::{Decision, Execution, ExecutionPhases, ExecutionStatus, MountUse, WebToolUsage};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -90,6 +90,39 @@ pub(crate) struct ExecutionRecord {
     network: Option<NetworkRecord>,
     /// The storage it had, once it has ended; not in lists.
     mounts: Option<Vec<MountRecord>>,
+    /// Where its time went, once it has ended; not in lists.
+    phases: Option<Vec<PhaseRecord>>,
+}
+
+/// A part of the time of an execution.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PhaseRecord {
+    /// `queue`, `cell`, `attach`, `run` or `store`.
+    name: &'static str,
+    /// When it began, after the execution was accepted.
+    start_ms: f64,
+    duration_ms: f64,
+}
+
+fn phase_records(phases: &ExecutionPhases) -> Vec<PhaseRecord> {
+    let mut start = 0;
+    let parts = [
+        ("queue", phases.queue),
+        ("cell", phases.cell),
+        ("attach", phases.attach),
+        ("run", phases.run),
+        ("store", phases.store),
+    ];
+    let record = |(name, micros): (&'static str, u64)| {
+        let begun = start;
+        start += micros;
+        PhaseRecord {
+            name,
+            start_ms: micro_to_credits(begun) * 1000.0,
+            duration_ms: micro_to_credits(micros) * 1000.0,
+        }
+    };
+    parts.into_iter().map(record).collect()
 }
 
 /// A storage mount of an execution.
@@ -164,6 +197,7 @@ impl ExecutionRecord {
             output_files: output
                 .map(|end| end.written.files.iter().cloned().map(OutputFileRecord::from).collect()),
             mounts: output.map(|end| end.mounts.iter().cloned().map(Into::into).collect()),
+            phases: output.and_then(|end| end.phases.as_ref()).map(phase_records),
             ..Self::without_output(execution)
         }
     }
@@ -219,6 +253,7 @@ impl ExecutionRecord {
             output_files: None,
             network: end.and_then(|end| end.network.clone()).map(NetworkRecord::from),
             mounts: None,
+            phases: None,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The wire format of the Agent API: requests, responses, stream events and files.
 
 mod create;
+mod list;
 mod stream_events;
 mod web_results;
 
@@ -16,6 +17,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 pub(crate) use create::CreateResponse;
+pub(crate) use list::ResponseList;
 pub(crate) use stream_events::encode_sse;
 use web_results::{FetchedContent, SearchResultRecord, fetched_contents, search_records};
 

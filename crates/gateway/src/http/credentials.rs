@@ -5,7 +5,8 @@ use axum::{
     extract::{RawQuery, State},
     http::StatusCode,
 };
-use cloche_engine::Refusal;
+use cloche_engine::{CredentialDraft, Refusal};
+use cloche_model::Credential;
 
 use super::sandboxes::team_parameter;
 use crate::{
@@ -13,11 +14,22 @@ use crate::{
         CreateCredential, CredentialList, CredentialRecord, CredentialTarget, ErrorResponses,
         UpdateCredential,
     },
-    auth::{AdminAuth, PathId},
+    auth::{AdminScope, OwnerAuth, PathId},
     body::JsonBody,
     error::ApiError,
     router::AppState,
 };
+
+/// The credential with this id, if the caller may see it.
+async fn find_visible_credential(
+    state: &AppState,
+    scope: &AdminScope,
+    id: &str,
+) -> Result<Credential, ApiError> {
+    let credential = state.engine.tenancy().find_credential(id).await?;
+    scope.check_row(&credential.team, "credential")?;
+    Ok(credential)
+}
 
 /// List credentials, without their values.
 #[utoipa::path(
@@ -32,14 +44,14 @@ use crate::{
         (status = 200, description = "The credentials", body = CredentialList),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_credentials(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<CredentialList>, ApiError> {
-    let team = team_parameter(query.as_deref().unwrap_or_default());
+    let team = scope.listed_team(team_parameter(query.as_deref().unwrap_or_default()))?;
     let credentials = state.engine.tenancy().list_credentials(team.as_deref()).await?;
     let credentials = credentials.into_iter().map(CredentialRecord::from).collect();
     Ok(Json(CredentialList { credentials }))
@@ -56,14 +68,17 @@ pub(crate) async fn list_credentials(
         (status = 201, description = "The new credential", body = CredentialRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn create_credential(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     JsonBody(body): JsonBody<CreateCredential>,
 ) -> Result<(StatusCode, Json<CredentialRecord>), ApiError> {
-    let made = state.engine.tenancy().create_credential(body.into()).await?;
+    let draft = CredentialDraft::from(body);
+    scope.check_team_name(&draft.team)?;
+    let made = state.engine.tenancy().create_credential(draft).await?;
+    scope.note_team(&made.team);
     Ok((StatusCode::CREATED, Json(made.into())))
 }
 
@@ -78,14 +93,14 @@ pub(crate) async fn create_credential(
         (status = 200, description = "The credential", body = CredentialRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_credential(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
 ) -> Result<Json<CredentialRecord>, ApiError> {
-    Ok(Json(state.engine.tenancy().find_credential(&id).await?.into()))
+    Ok(Json(find_visible_credential(&state, &scope, &id).await?.into()))
 }
 
 /// Change a credential, with effect from the next execution.
@@ -100,14 +115,15 @@ pub(crate) async fn get_credential(
         (status = 200, description = "The updated credential", body = CredentialRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn update_credential(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateCredential>,
 ) -> Result<Json<CredentialRecord>, ApiError> {
+    find_visible_credential(&state, &scope, &id).await?;
     Ok(Json(state.engine.tenancy().update_credential(&id, body.into()).await?.into()))
 }
 
@@ -119,13 +135,14 @@ pub(crate) async fn update_credential(
     tag = "admin",
     params(("id" = String, Path, description = "The id of the credential")),
     responses((status = 204, description = "It is gone"), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn remove_credential(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
+    find_visible_credential(&state, &scope, &id).await?;
     state.engine.tenancy().remove_credential(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -142,14 +159,15 @@ pub(crate) async fn remove_credential(
         (status = 200, description = "The credential", body = CredentialRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn bind_credential(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<CredentialTarget>,
 ) -> Result<Json<CredentialRecord>, ApiError> {
+    find_visible_credential(&state, &scope, &id).await?;
     let target = body.try_into().map_err(Refusal::from)?;
     Ok(Json(state.engine.tenancy().bind_credential(&id, target).await?.into()))
 }
@@ -166,14 +184,15 @@ pub(crate) async fn bind_credential(
         (status = 200, description = "The credential", body = CredentialRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn unbind_credential(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<CredentialTarget>,
 ) -> Result<Json<CredentialRecord>, ApiError> {
+    find_visible_credential(&state, &scope, &id).await?;
     let target = body.try_into().map_err(Refusal::from)?;
     Ok(Json(state.engine.tenancy().unbind_credential(&id, target).await?.into()))
 }

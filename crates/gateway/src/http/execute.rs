@@ -29,6 +29,9 @@ use crate::{
     tag = "execute",
     request_body = ExecuteBody,
     params(
+        ("key" = Option<String>, Query, description = "With a session: the key to use, by id"),
+        ("sandbox" = Option<String>, Query,
+            description = "With a session and without a key: the sandbox to use, by id"),
         ("Prefer" = Option<String>, Header, description = "`respond-async` for webhook delivery")
     ),
     responses(
@@ -50,7 +53,7 @@ use crate::{
             headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn execute(
     State(state): State<AppState>,

@@ -13,7 +13,7 @@ use percent_encoding::percent_decode_str;
 use super::{execute::with_trace_id, signed_files::send_file};
 use crate::{
     api_types::{ErrorBody, ErrorResponses, OutputFiles},
-    auth::{ApiKeyAuth, PathId},
+    auth::{LedgerAuth, PathId},
     error::ApiError,
     router::AppState,
 };
@@ -29,15 +29,14 @@ use crate::{
         (status = 200, description = "The files, sorted by name", body = OutputFiles),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_execution_files(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    LedgerAuth { reader }: LedgerAuth,
     PathId(id): PathId,
 ) -> Result<Json<OutputFiles>, ApiError> {
-    let execution =
-        state.engine.executions().find_execution(&caller, &parse_trace_id(&id)?).await?;
+    let execution = state.engine.executions().find_execution(reader, &parse_trace_id(&id)?).await?;
     let written = execution.end.unwrap_or_default().written;
     let files = written.files.into_iter().map(Into::into).collect();
     Ok(Json(OutputFiles { files, omitted: written.files_omitted }))
@@ -64,11 +63,11 @@ pub(crate) async fn list_execution_files(
         (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn read_execution_file(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    LedgerAuth { reader }: LedgerAuth,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
@@ -81,7 +80,7 @@ pub(crate) async fn read_execution_file(
     // A malformed path gives 404, like one that does not exist.
     let path: Vec<u8> = percent_decode_str(path).collect();
     let path = HomePath::from_url(&path).map_err(|_| missing())?;
-    let file = state.engine.files().execution_file(&caller, &trace_id, &path).await?;
+    let file = state.engine.files().execution_file(reader, &trace_id, &path).await?;
     Ok(with_trace_id(send_file(file, &headers).await?, &trace_id))
 }
 

@@ -13,7 +13,7 @@ use url::form_urlencoded;
 use super::execute::with_trace_id;
 use crate::{
     api_types::{Accepted, ErrorResponses, ExecutionPage, ExecutionRecord},
-    auth::{ApiKeyAuth, PathId},
+    auth::{LedgerAuth, PathId},
     error::ApiError,
     reply,
     router::AppState,
@@ -21,6 +21,7 @@ use crate::{
 
 const DEFAULT_LIMIT: u32 = 50;
 const MAX_LIMIT: u32 = 200;
+const MAX_SEARCH_CHARS: usize = 200;
 
 /// List executions, newest first, without their output.
 #[utoipa::path(
@@ -34,6 +35,15 @@ const MAX_LIMIT: u32 = 200;
             description = "Only executions in this language"),
         ("thread_id" = Option<String>, Query, max_length = 128, pattern = "^[A-Za-z0-9][A-Za-z0-9_-]*$",
             description = "Only executions in this thread"),
+        ("sandbox" = Option<String>, Query, pattern = "^sbx_[A-Za-z0-9_-]{1,20}$",
+            description = "Only executions in this sandbox, by id"),
+        ("key" = Option<String>, Query, pattern = "^key_[A-Za-z0-9_-]{1,20}$",
+            description = "Only executions of this key, by id"),
+        ("q" = Option<String>, Query, max_length = 200,
+            description = "Only executions that are over and whose code or output has all of these \
+            words; `\"two words\"` is a phrase"),
+        ("team" = Option<String>, Query,
+            description = "For operators: only executions of this team; all if absent"),
         ("since" = Option<String>, Query, format = DateTime,
             description = "Only executions accepted at or after this time, RFC 3339"),
         ("until" = Option<String>, Query, format = DateTime,
@@ -45,15 +55,15 @@ const MAX_LIMIT: u32 = 200;
             `metadata.KEY=VALUE` filters by metadata")
     ),
     responses((status = 200, description = "A page", body = ExecutionPage), ErrorResponses),
-    security(("api_key" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    LedgerAuth { reader }: LedgerAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ExecutionPage>, ApiError> {
     let filter = parse_execution_filter(query.as_deref().unwrap_or_default())?;
-    let page = state.engine.executions().list_executions(&caller, filter).await?;
+    let page = state.engine.executions().list_executions(reader, filter).await?;
     Ok(Json(ExecutionPage {
         executions: page.executions.iter().map(ExecutionRecord::without_output).collect(),
         next_cursor: page.next.map(|cursor| cursor.to_string()),
@@ -67,6 +77,9 @@ fn parse_execution_filter(query: &str) -> Result<ExecutionFilter, Invalid> {
             "status" => filter.status = Some(value.parse()?),
             "language" => filter.language = Some(parse_language(&value)?),
             "thread_id" => filter.thread = Some(value.parse()?),
+            "sandbox" => filter.sandbox = Some(value.parse()?),
+            "key" => filter.key = Some(value.parse()?),
+            "q" => filter.text = parse_search_text(&value)?,
             "since" => filter.since = Some(parse_time("since", &value)?),
             "until" => filter.until = Some(parse_time("until", &value)?),
             "limit" => filter.limit = parse_limit(&value)?,
@@ -82,11 +95,30 @@ fn parse_execution_filter(query: &str) -> Result<ExecutionFilter, Invalid> {
     Ok(filter)
 }
 
+/// Splits a search into words and quoted phrases. Something to look for has a letter or a digit.
+fn parse_search_text(text: &str) -> Result<Vec<String>, Invalid> {
+    if text.chars().count() > MAX_SEARCH_CHARS {
+        return Err(Invalid::new(format!("q must be at most {MAX_SEARCH_CHARS} characters")));
+    }
+    let mut phrases = Vec::new();
+    for (place, part) in text.split('"').enumerate() {
+        match place % 2 {
+            1 => phrases.push(part.to_owned()),
+            _ => phrases.extend(part.split_whitespace().map(str::to_owned)),
+        }
+    }
+    phrases.retain(|phrase| phrase.chars().any(char::is_alphanumeric));
+    if phrases.is_empty() && !text.trim().is_empty() {
+        return Err(Invalid::new("q must have a letter or a digit"));
+    }
+    Ok(phrases)
+}
+
 fn parse_language(name: &str) -> Result<cloche_model::Language, Invalid> {
     name.parse().map_err(|_| Invalid::new("language must be one of: python, node, bash"))
 }
 
-fn parse_time(field: &str, text: &str) -> Result<Moment, Invalid> {
+pub(super) fn parse_time(field: &str, text: &str) -> Result<Moment, Invalid> {
     let malformed = || Invalid::new(format!("{field} must be a time such as 2026-03-16T12:00:00Z"));
     parse_rfc3339(text).ok_or_else(malformed)
 }
@@ -107,16 +139,16 @@ pub(super) fn parse_limit(text: &str) -> Result<u32, Invalid> {
             headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    LedgerAuth { reader }: LedgerAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let execution = state.engine.executions().find_execution(&caller, &trace_id).await?;
-    let decision = state.engine.approvals().decision_of(&caller, &trace_id).await?;
+    let execution = state.engine.executions().find_execution(reader, &trace_id).await?;
+    let decision = state.engine.approvals().decision_of(&execution.start.team, &trace_id).await?;
     let used = state.engine.web_tools().usage_of(&trace_id).await;
     let record = ExecutionRecord::with_output(&execution, decision).with_tool_usage(&used);
     Ok(with_trace_id(reply::json_response(StatusCode::OK, record.to_json_pieces()), &trace_id))
@@ -133,15 +165,15 @@ pub(crate) async fn get(
             headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn cancel(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    LedgerAuth { reader }: LedgerAuth,
     PathId(id): PathId,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
-    let over = state.engine.executions().cancel_execution(&caller, &trace_id).await?;
+    let over = state.engine.executions().cancel_execution(reader, &trace_id).await?;
     let answer = Accepted::cancelling(&trace_id, over);
     Ok(with_trace_id(Json(answer).into_response(), &trace_id))
 }
@@ -161,17 +193,17 @@ pub(crate) async fn cancel(
             headers(("x-trace-id" = String, description = "The trace id of the execution"))),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn output(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    LedgerAuth { reader }: LedgerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let trace_id = parse_trace_id(&id)?;
     let after = parse_after_seq(query.as_deref().unwrap_or_default())?;
-    let output = state.engine.executions().execution_events(&caller, &trace_id, after).await?;
+    let output = state.engine.executions().execution_events(reader, &trace_id, after).await?;
     Ok(with_trace_id(reply::ndjson_response(trace_id.clone(), output), &trace_id))
 }
 

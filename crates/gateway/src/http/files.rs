@@ -13,7 +13,7 @@ use crate::{
     api_types::{
         DownloadUrl, ErrorResponses, FileList, ListFiles, SignedUrl, SourceName, UploadUrl,
     },
-    auth::TeamAuth,
+    auth::{TeamAuth, TeamReadAuth},
     body::JsonBody,
     error::ApiError,
     router::AppState,
@@ -56,11 +56,11 @@ async fn find_requested_source(
     tag = "files",
     request_body = ListFiles,
     responses((status = 200, description = "The files", body = FileList), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_files(
     State(state): State<AppState>,
-    member: TeamAuth,
+    TeamReadAuth(member): TeamReadAuth,
     JsonBody(body): JsonBody<ListFiles>,
 ) -> Result<Json<FileList>, ApiError> {
     let source = find_requested_source(&state, &member, (body.source, &body.id)).await?;
@@ -92,7 +92,7 @@ pub(crate) async fn list_files(
     tag = "files",
     request_body = UploadUrl,
     responses((status = 200, description = "A signed URL", body = SignedUrl), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn sign_upload_url(
     State(state): State<AppState>,
@@ -124,11 +124,11 @@ pub(crate) async fn sign_upload_url(
     tag = "files",
     request_body = DownloadUrl,
     responses((status = 200, description = "A signed URL", body = SignedUrl), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn sign_download_url(
     State(state): State<AppState>,
-    member: TeamAuth,
+    TeamReadAuth(member): TeamReadAuth,
     headers: HeaderMap,
     uri: Uri,
     JsonBody(body): JsonBody<DownloadUrl>,

@@ -5,8 +5,8 @@ use axum::{
     Json,
     extract::{RawQuery, State},
 };
-use cloche_engine::{ApprovalFilter, Approver, DecisionFilter, Engine, Refusal};
-use cloche_model::{Invalid, TeamId};
+use cloche_engine::{ApprovalFilter, Approver, DecisionFilter, Engine};
+use cloche_model::{Approval, Invalid, TeamId};
 use url::form_urlencoded;
 
 use super::{
@@ -19,7 +19,7 @@ use crate::{
         ApprovalList, ApprovalRecord, ApproveBody, DecisionList, DenyBody, ErrorResponses,
         GateRecord, UpdateDefaults,
     },
-    auth::{AdminAuth, PathId},
+    auth::{AdminAuth, AdminScope, OwnerAuth, PathId},
     body::JsonBody,
     error::ApiError,
     router::AppState,
@@ -32,7 +32,7 @@ use crate::{
     operation_id = "get_defaults",
     tag = "admin",
     responses((status = 200, description = "The fleet's gates", body = GateRecord), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_defaults(
     State(state): State<AppState>,
@@ -52,7 +52,7 @@ pub(crate) async fn get_defaults(
         (status = 200, description = "The updated settings", body = GateRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn update_defaults(
     State(state): State<AppState>,
@@ -81,24 +81,44 @@ pub(crate) async fn update_defaults(
         (status = 200, description = "A page, newest first", body = ApprovalList),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_approvals(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ApprovalList>, ApiError> {
     let query = query.as_deref().unwrap_or_default();
-    let team = resolve_team_parameter(&state.engine, query).await?;
+    let team = resolve_team_parameter(&state.engine, &scope, query).await?;
     let filter = ApprovalFilter { team, ..approvals::parse_approval_filter(query)? };
     Ok(Json(state.engine.approvals().list_approvals(&filter).await?.into()))
 }
 
-async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<TeamId>, Refusal> {
-    match team_parameter(query) {
+async fn resolve_team_parameter(
+    engine: &Engine,
+    scope: &AdminScope,
+    query: &str,
+) -> Result<Option<TeamId>, ApiError> {
+    match scope.listed_team(team_parameter(query))? {
         Some(team) => Ok(Some(engine.tenancy().find_team(&team).await?.id)),
         None => Ok(None),
     }
+}
+
+/// The approval with this id, if the caller may see it.
+async fn find_visible_approval(
+    state: &AppState,
+    scope: &AdminScope,
+    id: &str,
+) -> Result<Approval, ApiError> {
+    let approval = state.engine.approvals().approval_for(&Approver::Admin(None), id).await?;
+    scope.check_row(&approval.team, "approval")?;
+    Ok(approval)
+}
+
+/// The name of who answers. Someone who is signed in cannot answer in another name.
+fn approver_name(scope: &AdminScope, given: Option<String>) -> Option<String> {
+    scope.name().map(str::to_owned).or(given)
 }
 
 /// Get an approval, with the arguments of the call.
@@ -109,14 +129,14 @@ async fn resolve_team_parameter(engine: &Engine, query: &str) -> Result<Option<T
     tag = "admin",
     params(("id" = String, Path, description = "The id of the approval")),
     responses((status = 200, description = "The approval", body = ApprovalRecord), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_approval(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(state.engine.approvals().approval_for(&Approver::Admin(None), &id).await?.into()))
+    Ok(Json(find_visible_approval(&state, &scope, &id).await?.into()))
 }
 
 /// Approve a call. It may then be made once.
@@ -131,15 +151,17 @@ pub(crate) async fn get_approval(
         (status = 200, description = "The updated approval", body = ApprovalRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn approve_call(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<ApproveBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    Ok(Json(state.engine.approvals().approve_call(&id, &Approver::Admin(body.by)).await?.into()))
+    find_visible_approval(&state, &scope, &id).await?;
+    let by = Approver::Admin(approver_name(&scope, body.by));
+    Ok(Json(state.engine.approvals().approve_call(&id, &by).await?.into()))
 }
 
 /// Deny a call.
@@ -154,16 +176,17 @@ pub(crate) async fn approve_call(
         (status = 200, description = "The updated approval", body = ApprovalRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn deny_call(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<DenyBody>,
 ) -> Result<Json<ApprovalRecord>, ApiError> {
-    let denied =
-        state.engine.approvals().deny_call(&id, &Approver::Admin(body.by), body.reason).await?;
+    find_visible_approval(&state, &scope, &id).await?;
+    let by = Approver::Admin(approver_name(&scope, body.by));
+    let denied = state.engine.approvals().deny_call(&id, &by, body.reason).await?;
     Ok(Json(denied.into()))
 }
 
@@ -187,15 +210,15 @@ pub(crate) async fn deny_call(
         (status = 200, description = "A page, newest first", body = DecisionList),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_decisions(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<DecisionList>, ApiError> {
     let query = query.as_deref().unwrap_or_default();
-    let team = resolve_team_parameter(&state.engine, query).await?;
+    let team = resolve_team_parameter(&state.engine, &scope, query).await?;
     let filter = DecisionFilter { team, ..parse_decision_filter(query)? };
     let decisions = state.engine.approvals().list_decisions(&filter).await?;
     Ok(Json(DecisionList { decisions: decisions.into_iter().map(Into::into).collect() }))

@@ -21,7 +21,7 @@ use crate::{
         ErrorResponses, ImageDetail, ImageEvent, ImageList, ImageRemovalRecord, ImageSummary,
         PullImage,
     },
-    auth::{AdminAuth, PathId},
+    auth::{AdminAuth, DeveloperAuth, PathId},
     body::JsonBody,
     error::{ApiError, log_server_fault},
     router::AppState,
@@ -38,11 +38,11 @@ const REPORT_EVERY: Duration = Duration::from_millis(200);
     operation_id = "list_images",
     tag = "admin",
     responses((status = 200, description = "The images", body = ImageList), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_images(
     State(state): State<AppState>,
-    _: AdminAuth,
+    _: DeveloperAuth,
 ) -> Result<Json<ImageList>, ApiError> {
     let images = state.engine.images().list_images().await?;
     Ok(Json(ImageList { images: images.into_iter().map(ImageSummary::from).collect() }))
@@ -61,7 +61,7 @@ pub(crate) async fn list_images(
             body = ImageDetail),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn pull_image(
     State(state): State<AppState>,
@@ -91,7 +91,7 @@ pub(crate) async fn pull_image(
             body = ImageDetail),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn import_image(
     State(state): State<AppState>,
@@ -114,11 +114,11 @@ pub(crate) async fn import_image(
     tag = "admin",
     params(("id" = String, Path, description = "Its name, digest, or the first digits of that")),
     responses((status = 200, description = "The image", body = ImageDetail), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_image(
     State(state): State<AppState>,
-    _: AdminAuth,
+    _: DeveloperAuth,
     PathId(id): PathId,
 ) -> Result<Json<ImageDetail>, ApiError> {
     Ok(Json(state.engine.images().find_image(&id).await?.into()))
@@ -135,7 +135,7 @@ pub(crate) async fn get_image(
         (status = 200, description = "The image was removed", body = ImageRemovalRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn remove_image(
     State(state): State<AppState>,
@@ -155,7 +155,7 @@ pub(crate) async fn remove_image(
         (status = 200, description = "The images that were removed", body = ImageRemovalRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn prune_images(
     State(state): State<AppState>,

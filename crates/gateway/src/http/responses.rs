@@ -11,22 +11,24 @@ use axum::{
 };
 use cloche_agent::{NewResponse, ResponseEventReader, ResponseEvents};
 use cloche_engine::{Caller, Refusal};
-use cloche_model::{Invalid, ResponseId};
+use cloche_model::{Invalid, Moment, ResponseId};
 use futures::{StreamExt, stream};
 use url::form_urlencoded;
 
-use super::signed_files::send_file;
+use super::{executions::parse_limit, signed_files::send_file, threads::query_parameter};
 use crate::{
     api_types::{
-        Cancelling, CreateResponse, ErrorBody, ErrorResponses, ResponseFiles, ResponseRecord,
-        encode_sse,
+        Cancelling, CreateResponse, ErrorBody, ErrorResponses, ResponseFiles, ResponseList,
+        ResponseRecord, encode_sse,
     },
-    auth::{ApiKeyAuth, PathId},
+    auth::{ApiKeyAuth, PathId, TeamAuth},
     body::HeldJson,
     error::ApiError,
     router::AppState,
 };
 
+/// The page size of lists.
+const LISTED: u32 = 50;
 /// The longest silence of a stream before a keepalive.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -47,7 +49,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
         )),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn create_response(
     State(state): State<AppState>,
@@ -71,7 +73,7 @@ pub(crate) async fn create_response(
         )),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn create_agent_response(
     State(state): State<AppState>,
@@ -125,6 +127,44 @@ fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
     id.parse().map_err(|_| Refusal::not_found("response").into())
 }
 
+/// List the responses of a team, newest first.
+#[utoipa::path(
+    get,
+    path = "/v1/responses",
+    operation_id = "list_responses",
+    tag = "agent",
+    params(
+        ("limit" = Option<u32>, Query, minimum = 1, maximum = 200,
+            description = "The page size; 50 if absent"),
+        ("cursor" = Option<String>, Query, pattern = "^[0-9]{1,18}\\.resp_[A-Za-z0-9_-]{1,20}$",
+            description = "The `next_cursor` of the previous page"),
+        ("team" = Option<String>, Query, description = "The team, for operators only")
+    ),
+    responses((status = 200, description = "A page", body = ResponseList), ErrorResponses),
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
+)]
+pub(crate) async fn list_responses(
+    State(state): State<AppState>,
+    member: TeamAuth,
+    RawQuery(query): RawQuery,
+) -> Result<Json<ResponseList>, ApiError> {
+    let query = query.as_deref();
+    let limit = query_parameter(query, "limit").map(|text| parse_limit(&text)).transpose()?;
+    let limit = limit.unwrap_or(LISTED);
+    let after =
+        query_parameter(query, "cursor").map(|text| parse_list_cursor(&text)).transpose()?;
+    let responses = state.engine.responses();
+    let found = responses.list_responses(&member.team.id, after, limit + 1).await?;
+    Ok(Json(ResponseList::new(found, limit as usize)))
+}
+
+fn parse_list_cursor(text: &str) -> Result<(Moment, ResponseId), Invalid> {
+    let parts = text
+        .split_once('.')
+        .and_then(|(at, id)| Some((Moment(at.parse().ok()?), id.parse::<ResponseId>().ok()?)));
+    parts.ok_or_else(|| Invalid::new("cursor must be a next_cursor of an earlier page"))
+}
+
 /// Get a response in its current state.
 #[utoipa::path(
     get,
@@ -144,20 +184,20 @@ fn parse_response_id(id: &str) -> Result<ResponseId, ApiError> {
         )),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn get_response(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    member: TeamAuth,
     PathId(name): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
     let (stream, after) = parse_stream_query(query.as_deref().unwrap_or_default())?;
     let id = parse_response_id(&name)?;
     if stream {
-        return Ok(stream_events(state.agent.follow_response(&caller, &id, after).await?));
+        return Ok(stream_events(state.agent.follow_response(&member.team.id, &id, after).await?));
     }
-    let response = state.agent.retrieve_response(&caller, &id).await?;
+    let response = state.agent.retrieve_response(&member.team.id, &id).await?;
     Ok(Json(ResponseRecord::from(&response)).into_response())
 }
 
@@ -190,14 +230,14 @@ fn parse_stream_query(query: &str) -> Result<(bool, Option<u64>), Invalid> {
         (status = 200, description = "It is being cancelled, or has already ended", body = Cancelling),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn cancel_response(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    member: TeamAuth,
     PathId(name): PathId,
 ) -> Result<Json<Cancelling>, ApiError> {
-    let over = state.agent.cancel_response(&caller, &parse_response_id(&name)?).await?;
+    let over = state.agent.cancel_response(&member.team.id, &parse_response_id(&name)?).await?;
     Ok(Json(Cancelling::new(name, over)))
 }
 
@@ -209,7 +249,7 @@ pub(crate) async fn cancel_response(
     tag = "agent",
     params(("id" = String, Path, description = "The response's id")),
     responses((status = 200, description = "The files", body = ResponseFiles), ErrorResponses),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn list_response_files(
     State(state): State<AppState>,
@@ -239,7 +279,7 @@ pub(crate) async fn list_response_files(
         (status = 416, description = "The range is beyond the end of the file", body = ErrorBody),
         ErrorResponses
     ),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn get_response_file(
     State(state): State<AppState>,

@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use crate::{
     api_types::{CreateSandbox, ErrorResponses, SandboxList, SandboxRecord, UpdateSandbox},
-    auth::{AdminAuth, PathId},
+    auth::{DeveloperAuth, PathId},
     body::JsonBody,
     error::ApiError,
     router::AppState,
@@ -32,14 +32,14 @@ async fn sandbox_record(state: &AppState, sandbox: Sandbox) -> Result<SandboxRec
         ("team" = Option<String>, Query, description = "Only entries of this team, by id or name")
     ),
     responses((status = 200, description = "The sandboxes", body = SandboxList), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_sandboxes(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<SandboxList>, ApiError> {
-    let team = team_parameter(query.as_deref().unwrap_or_default());
+    let team = scope.listed_team(team_parameter(query.as_deref().unwrap_or_default()))?;
     let sandboxes = state.engine.tenancy().list_sandboxes(team.as_deref()).await?;
     let mut records = Vec::with_capacity(sandboxes.len());
     for sandbox in sandboxes {
@@ -59,14 +59,17 @@ pub(crate) async fn list_sandboxes(
         (status = 201, description = "The new sandbox", body = SandboxRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn create_sandbox(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     JsonBody(body): JsonBody<CreateSandbox>,
 ) -> Result<(StatusCode, Json<SandboxRecord>), ApiError> {
-    let made = state.engine.tenancy().create_sandbox(body.into_draft()?).await?;
+    let draft = body.into_draft()?;
+    scope.check_team_name(&draft.team)?;
+    let made = state.engine.tenancy().create_sandbox(draft).await?;
+    scope.note_team(&made.team);
     Ok((StatusCode::CREATED, Json(sandbox_record(&state, made).await?)))
 }
 
@@ -78,14 +81,15 @@ pub(crate) async fn create_sandbox(
     tag = "admin",
     params(("id" = String, Path, description = "The id of the sandbox")),
     responses((status = 200, description = "The sandbox", body = SandboxRecord), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_sandbox(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     PathId(id): PathId,
 ) -> Result<Json<SandboxRecord>, ApiError> {
     let sandbox = state.engine.tenancy().find_sandbox(&id).await?;
+    scope.check_row(&sandbox.team, "sandbox")?;
     Ok(Json(sandbox_record(&state, sandbox).await?))
 }
 
@@ -101,14 +105,16 @@ pub(crate) async fn get_sandbox(
         (status = 200, description = "The updated sandbox", body = SandboxRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn update_sandbox(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     PathId(id): PathId,
     JsonBody(body): JsonBody<UpdateSandbox>,
 ) -> Result<Json<SandboxRecord>, ApiError> {
+    let found = state.engine.tenancy().find_sandbox(&id).await?;
+    scope.check_row(&found.team, "sandbox")?;
     let sandbox = state.engine.tenancy().update_sandbox(&id, body.into_change()?).await?;
     Ok(Json(sandbox_record(&state, sandbox).await?))
 }
@@ -121,13 +127,15 @@ pub(crate) async fn update_sandbox(
     tag = "admin",
     params(("id" = String, Path, description = "The id of the sandbox")),
     responses((status = 204, description = "The sandbox was deleted"), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn delete_sandbox(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     PathId(id): PathId,
 ) -> Result<StatusCode, ApiError> {
+    let found = state.engine.tenancy().find_sandbox(&id).await?;
+    scope.check_row(&found.team, "sandbox")?;
     state.engine.tenancy().delete_sandbox(&id).await?;
     Ok(StatusCode::NO_CONTENT)
 }

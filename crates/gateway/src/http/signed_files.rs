@@ -22,6 +22,9 @@ use crate::{
     transfer_counter::set_transfer_owner,
 };
 
+/// What a browser may do with a file of a tenant that it shows after all: nothing.
+const INERT: &str = "sandbox; default-src 'none'";
+
 /// How much of a file is in memory at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
@@ -118,6 +121,7 @@ pub(crate) async fn send_file(file: StoredFile, headers: &HeaderMap) -> Result<R
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(INERT));
     headers.insert(header::CONTENT_DISPOSITION, disposition);
     headers.insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));

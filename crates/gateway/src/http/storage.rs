@@ -14,21 +14,27 @@ use crate::{
         BindStorage, BindingList, CheckRecord, ConnectionList, ConnectionRecord, CreateConnection,
         ErrorResponses, UpdateConnection,
     },
-    auth::{AdminAuth, PathId},
+    auth::{AdminScope, OwnerAuth, PathId},
     body::JsonBody,
     error::ApiError,
     router::AppState,
 };
 
+/// What is missing where there is no connection or volume.
+const SOURCE: &str = "storage connection or volume";
+
 /// The connection or volume that a path names: by id, or by name with `?team=`.
 pub(super) async fn find_source(
     state: &AppState,
+    scope: &AdminScope,
     id: &str,
     query: Option<&str>,
 ) -> Result<StorageSource, ApiError> {
-    let team = team_parameter(query.unwrap_or_default());
+    let team = scope.listed_team(team_parameter(query.unwrap_or_default()))?;
     let team = team.as_deref().unwrap_or("default");
-    Ok(state.engine.storage_sources().find(id, team).await?)
+    let source = state.engine.storage_sources().find(id, team).await?;
+    scope.check_row(&source.team, SOURCE)?;
+    Ok(source)
 }
 
 fn connection_record(source: StorageSource) -> Result<ConnectionRecord, ApiError> {
@@ -47,14 +53,14 @@ fn connection_record(source: StorageSource) -> Result<ConnectionRecord, ApiError
     ),
     responses((status = 200, description = "The connections", body = ConnectionList),
         ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_connections(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ConnectionList>, ApiError> {
-    let team = team_parameter(query.as_deref().unwrap_or_default());
+    let team = scope.listed_team(team_parameter(query.as_deref().unwrap_or_default()))?;
     let sources = state.engine.storage_sources().list(team.as_deref()).await?;
     let storage = sources.into_iter().filter_map(ConnectionRecord::new).collect();
     Ok(Json(ConnectionList { storage }))
@@ -71,14 +77,17 @@ pub(crate) async fn list_connections(
         (status = 201, description = "The new connection", body = ConnectionRecord),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn create_connection(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     JsonBody(body): JsonBody<CreateConnection>,
 ) -> Result<(StatusCode, Json<ConnectionRecord>), ApiError> {
-    let made = state.engine.storage_sources().create_connection(body.into_draft()?).await?;
+    let draft = body.into_draft()?;
+    scope.check_team_name(&draft.team)?;
+    let made = state.engine.storage_sources().create_connection(draft).await?;
+    scope.note_team(&made.team);
     Ok((StatusCode::CREATED, Json(connection_record(made)?)))
 }
 
@@ -94,15 +103,15 @@ pub(crate) async fn create_connection(
     ),
     responses((status = 200, description = "The connection", body = ConnectionRecord),
         ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_connection(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Json<ConnectionRecord>, ApiError> {
-    let source = find_source(&state, &id, query.as_deref()).await?;
+    let source = find_source(&state, &scope, &id, query.as_deref()).await?;
     let bindings = state.engine.storage_sources().list_bindings(&source).await?;
     Ok(Json(connection_record(source)?.with_bindings(bindings)))
 }
@@ -120,16 +129,16 @@ pub(crate) async fn get_connection(
     request_body = UpdateConnection,
     responses((status = 200, description = "The connection", body = ConnectionRecord),
         ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn update_connection(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody<UpdateConnection>,
 ) -> Result<Json<ConnectionRecord>, ApiError> {
-    let source = find_source(&state, &id, query.as_deref()).await?;
+    let source = find_source(&state, &scope, &id, query.as_deref()).await?;
     let sources = state.engine.storage_sources();
     let changed = sources.update_connection(source, body.into_change()?).await?;
     Ok(Json(connection_record(changed)?))
@@ -146,15 +155,15 @@ pub(crate) async fn update_connection(
         ("team" = Option<String>, Query, description = "The team of the name; `default` if absent")
     ),
     responses((status = 204, description = "The connection was removed"), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn remove_connection(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, ApiError> {
-    let source = find_source(&state, &id, query.as_deref()).await?;
+    let source = find_source(&state, &scope, &id, query.as_deref()).await?;
     if source.connection().is_none() {
         return Err(Refusal::not_found("storage connection").into());
     }
@@ -174,15 +183,15 @@ pub(crate) async fn remove_connection(
     ),
     responses((status = 200, description = "What was found out", body = CheckRecord),
         ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn check_connection(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
 ) -> Result<Json<CheckRecord>, ApiError> {
-    let source = find_source(&state, &id, query.as_deref()).await?;
+    let source = find_source(&state, &scope, &id, query.as_deref()).await?;
     Ok(Json(state.engine.storage_sources().check_connection(&source).await?.into()))
 }
 
@@ -198,16 +207,16 @@ pub(crate) async fn check_connection(
     ),
     request_body = BindStorage,
     responses((status = 200, description = "Its bindings", body = BindingList), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn bind_storage(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody<BindStorage>,
 ) -> Result<Json<BindingList>, ApiError> {
-    let source = find_source(&state, &id, query.as_deref()).await?;
+    let source = find_source(&state, &scope, &id, query.as_deref()).await?;
     let (target, path, read_only) = body.parse()?;
     let sources = state.engine.storage_sources();
     sources.bind(&source, target, path, read_only).await?;
@@ -226,16 +235,16 @@ pub(crate) async fn bind_storage(
     ),
     request_body = BindStorage,
     responses((status = 200, description = "Its bindings", body = BindingList), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn unbind_storage(
     State(state): State<AppState>,
-    _: AdminAuth,
+    OwnerAuth(scope): OwnerAuth,
     PathId(id): PathId,
     RawQuery(query): RawQuery,
     JsonBody(body): JsonBody<BindStorage>,
 ) -> Result<Json<BindingList>, ApiError> {
-    let source = find_source(&state, &id, query.as_deref()).await?;
+    let source = find_source(&state, &scope, &id, query.as_deref()).await?;
     let (target, ..) = body.parse()?;
     let sources = state.engine.storage_sources();
     sources.unbind(&source, target).await?;

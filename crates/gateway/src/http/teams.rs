@@ -4,7 +4,7 @@ use axum::{Json, extract::State, http::StatusCode};
 
 use crate::{
     api_types::{CreateTeam, ErrorResponses, StorageList, TeamList, TeamRecord, UpdateTeam},
-    auth::{AdminAuth, PathId},
+    auth::{AdminAuth, DeveloperAuth, PathId},
     body::JsonBody,
     error::ApiError,
     router::AppState,
@@ -17,13 +17,16 @@ use crate::{
     operation_id = "list_teams",
     tag = "admin",
     responses((status = 200, description = "The teams", body = TeamList), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_teams(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
 ) -> Result<Json<TeamList>, ApiError> {
-    let teams = state.engine.tenancy().list_teams().await?;
+    let teams = match scope.own_team() {
+        Some(own) => vec![own.clone()],
+        None => state.engine.tenancy().list_teams().await?,
+    };
     Ok(Json(TeamList { teams: teams.into_iter().map(TeamRecord::from).collect() }))
 }
 
@@ -35,7 +38,7 @@ pub(crate) async fn list_teams(
     tag = "admin",
     request_body = CreateTeam,
     responses((status = 201, description = "The new team", body = TeamRecord), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn create_team(
     State(state): State<AppState>,
@@ -54,13 +57,14 @@ pub(crate) async fn create_team(
     tag = "admin",
     params(("id" = String, Path, description = "The id or name of the team")),
     responses((status = 200, description = "The team", body = TeamRecord), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_team(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     PathId(id): PathId,
 ) -> Result<Json<TeamRecord>, ApiError> {
+    scope.check_team_name(&id)?;
     let team = state.engine.tenancy().find_team(&id).await?;
     let storage = state.engine.storage().team_storage(&team).await?;
     Ok(Json(TeamRecord::from(team).with_storage(storage)))
@@ -76,7 +80,7 @@ pub(crate) async fn get_team(
         (status = 200, description = "The storage usage of each team", body = StorageList),
         ErrorResponses
     ),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn recount_storage(
     State(state): State<AppState>,
@@ -96,7 +100,7 @@ pub(crate) async fn recount_storage(
     params(("id" = String, Path, description = "The id or name of the team")),
     request_body = UpdateTeam,
     responses((status = 200, description = "The updated team", body = TeamRecord), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn update_team(
     State(state): State<AppState>,
@@ -115,7 +119,7 @@ pub(crate) async fn update_team(
     tag = "admin",
     params(("id" = String, Path, description = "The id or name of the team")),
     responses((status = 204, description = "The team was deleted"), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn delete_team(
     State(state): State<AppState>,

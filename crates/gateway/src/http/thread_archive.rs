@@ -35,7 +35,7 @@ use crate::{
             content_type = "application/x-tar"),
         ErrorResponses
     ),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn export_thread(
     State(state): State<AppState>,
@@ -66,7 +66,7 @@ pub(crate) async fn export_thread(
     request_body(content = Vec<u8>, content_type = "application/x-tar",
         description = "A tar of an OCI image layout"),
     responses((status = 201, description = "The new thread", body = ThreadRecord), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn import_thread(
     State(state): State<AppState>,

@@ -62,7 +62,7 @@ pub(crate) fn parse_snapshot_parameter(
             description = "The team, for the admin token only; `default` if absent")
     ),
     responses((status = 200, description = "A page", body = ThreadPageRecord), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_threads(
     State(state): State<AppState>,
@@ -92,7 +92,7 @@ pub(crate) async fn list_threads(
         ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     responses((status = 200, description = "The thread", body = ThreadRecord), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_thread(
     State(state): State<AppState>,
@@ -120,7 +120,7 @@ pub(crate) async fn get_thread(
         ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     responses((status = 204, description = "The thread was deleted"), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn delete_thread(
     State(state): State<AppState>,
@@ -146,7 +146,7 @@ pub(crate) async fn delete_thread(
         ("team" = Option<String>, Query, description = "The team, for the admin token only")
     ),
     responses((status = 200, description = "A page", body = HistoryPage), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn list_thread_history(
     State(state): State<AppState>,
@@ -187,7 +187,7 @@ pub(crate) async fn list_thread_history(
         (status = 200, description = "The paths that differ", body = DiffRecord),
         ErrorResponses
     ),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn diff_thread(
     State(state): State<AppState>,
@@ -216,7 +216,7 @@ pub(crate) async fn diff_thread(
     ),
     request_body = ForkBody,
     responses((status = 201, description = "The new thread", body = ThreadRecord), ErrorResponses),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn fork_thread(
     State(state): State<AppState>,
@@ -246,7 +246,7 @@ pub(crate) async fn fork_thread(
         (status = 200, description = "The updated thread", body = ThreadRecord),
         ErrorResponses
     ),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn rollback_thread(
     State(state): State<AppState>,
@@ -275,7 +275,7 @@ pub(crate) async fn rollback_thread(
         (status = 200, description = "The result of pruning", body = PruneRecord),
         ErrorResponses
     ),
-    security(("api_key" = []), ("admin_token" = []))
+    security(("api_key" = []), ("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn prune_thread(
     State(state): State<AppState>,

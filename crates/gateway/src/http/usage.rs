@@ -12,7 +12,7 @@ use url::form_urlencoded;
 
 use crate::{
     api_types::{ErrorResponses, UsageReply},
-    auth::{AdminAuth, ApiKeyAuth},
+    auth::{DeveloperAuth, TeamAuth},
     error::ApiError,
     router::AppState,
 };
@@ -33,16 +33,16 @@ use crate::{
             description = "`day` adds each day with any usage; for at most 366 days")
     ),
     responses((status = 200, description = "The usage", body = UsageReply), ErrorResponses),
-    security(("api_key" = []))
+    security(("api_key" = []), ("session" = []))
 )]
 pub(crate) async fn get_usage(
     State(state): State<AppState>,
-    ApiKeyAuth(caller): ApiKeyAuth,
+    member: TeamAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<UsageReply>, ApiError> {
     let UsageParameters { query, .. } = parse_parameters(query.as_deref().unwrap_or_default())?;
-    let summary = state.engine.usage().summarize(Some(&caller.team), query).await?;
-    Ok(Json(UsageReply::new(Some(caller.team.id.clone()), None, summary)))
+    let summary = state.engine.usage().summarize(Some(&member.team), query).await?;
+    Ok(Json(UsageReply::new(Some(member.team.id.clone()), None, summary)))
 }
 
 /// Get the usage of a team, of a key, or of all teams.
@@ -63,21 +63,25 @@ pub(crate) async fn get_usage(
             description = "`day` adds each day with any usage; for at most 366 days")
     ),
     responses((status = 200, description = "The usage", body = UsageReply), ErrorResponses),
-    security(("admin_token" = []))
+    security(("admin_token" = []), ("session" = []))
 )]
 pub(crate) async fn get_team_usage(
     State(state): State<AppState>,
-    _: AdminAuth,
+    DeveloperAuth(scope): DeveloperAuth,
     RawQuery(query): RawQuery,
 ) -> Result<Json<UsageReply>, ApiError> {
     let parameters = parse_parameters(query.as_deref().unwrap_or_default())?;
     let tenancy = state.engine.tenancy();
-    let team = match &parameters.team {
+    let team = match &scope.listed_team(parameters.team)? {
         Some(team) => Some(tenancy.find_team(team).await?),
         None => None,
     };
     let key = match &parameters.key {
-        Some(key) => Some(tenancy.find_key(key).await?.id),
+        Some(key) => {
+            let key = tenancy.find_key(key).await?;
+            scope.check_row(&key.team, "key")?;
+            Some(key.id)
+        }
         None => None,
     };
     let query = UsageQuery { key: key.clone(), ..parameters.query };
@@ -86,14 +90,14 @@ pub(crate) async fn get_team_usage(
 }
 
 #[derive(Default)]
-struct UsageParameters {
-    team: Option<String>,
-    key: Option<String>,
-    query: UsageQuery,
+pub(super) struct UsageParameters {
+    pub(super) team: Option<String>,
+    pub(super) key: Option<String>,
+    pub(super) query: UsageQuery,
 }
 
 /// Reads the query. An empty value is the same as an absent one.
-fn parse_parameters(query: &str) -> Result<UsageParameters, Invalid> {
+pub(super) fn parse_parameters(query: &str) -> Result<UsageParameters, Invalid> {
     let mut parameters = UsageParameters::default();
     let given = form_urlencoded::parse(query.as_bytes()).filter(|(_, value)| !value.is_empty());
     for (name, value) in given {

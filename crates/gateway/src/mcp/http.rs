@@ -8,7 +8,7 @@
 use axum::{
     Json,
     body::{Body, Bytes},
-    extract::{FromRequestParts, Request, State},
+    extract::{Request, State},
     http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -41,7 +41,7 @@ pub(crate) async fn handle_mcp_request(
 async fn dispatch_mcp_request(state: AppState, request: Request) -> Result<Response, ApiError> {
     let (mut parts, body) = request.into_parts();
     origin::check_origin(&parts.headers, &state.config.mcp.origins)?;
-    let ApiKeyAuth(caller) = ApiKeyAuth::from_request_parts(&mut parts, &state).await?;
+    let ApiKeyAuth(caller) = ApiKeyAuth::from_key(&mut parts, &state).await?;
     // The library logs requests, and the key must not be logged.
     parts.headers.remove(header::AUTHORIZATION);
     let in_session = parts.headers.contains_key(SESSION);

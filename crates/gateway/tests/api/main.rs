@@ -10,6 +10,8 @@
 mod admin;
 mod bad_input;
 mod child;
+mod console;
+mod console_live;
 mod delivery_modes;
 mod error_responses;
 mod exchange;

@@ -7,7 +7,7 @@ use cloche_model::{
     Execution, ExecutionStart, ExecutionStatus, HomeState, Moment, TeamId, TraceId,
 };
 use rusqlite::types::Value;
-use sqlx::{QueryBuilder, Sqlite as Database, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::{
     SqliteStore,
@@ -32,17 +32,23 @@ macro_rules! small_columns {
          AS webhook_status"
     };
 }
-macro_rules! from_executions {
+macro_rules! execution_tables {
     () => {
-        " FROM executions e LEFT JOIN deliveries d ON d.trace_id = e.trace_id"
+        " LEFT JOIN deliveries d ON d.trace_id = e.trace_id"
     };
 }
+
+/// The columns of a list, and what else they come from than the executions `e`.
+pub(super) const SMALL_COLUMNS: &str = small_columns!();
+pub(super) const EXECUTION_TABLES: &str = execution_tables!();
+
 macro_rules! whole_execution {
     ($condition:literal) => {
         concat!(
             small_columns!(),
-            ", e.code, e.score, e.stdout, e.stderr, e.layer, e.written, e.mounts",
-            from_executions!(),
+            ", e.code, e.score, e.stdout, e.stderr, e.layer, e.written, e.mounts, e.phases \
+             FROM executions e",
+            execution_tables!(),
             $condition
         )
     };
@@ -174,12 +180,14 @@ impl Ledger for SqliteStore {
 
     async fn list_executions(
         &self,
-        team: &TeamId,
+        team: Option<&TeamId>,
         filter: &ExecutionFilter,
     ) -> Result<Vec<Execution>> {
-        let mut query = select_executions(team, filter);
-        let rows = query.build().fetch_all(&self.readers).await?;
-        rows.iter().map(|row| execution_from_row(row, false)).collect()
+        self.select_page(team, filter).await
+    }
+
+    async fn index_executions(&self) -> Result<bool> {
+        self.index_some_executions().await
     }
 
     async fn fail_running_executions(
@@ -334,34 +342,4 @@ async fn lease_thread(
     .execute(connection)
     .await?;
     Ok(taken.rows_affected() == 1)
-}
-
-fn select_executions(team: &TeamId, filter: &ExecutionFilter) -> QueryBuilder<Database> {
-    let mut query = QueryBuilder::new(concat!(small_columns!(), from_executions!()));
-    query.push(" WHERE e.team_id = ").push_bind(team.to_string());
-    if let Some(status) = filter.status {
-        query.push(" AND e.status = ").push_bind(status.name());
-    }
-    if let Some(language) = filter.language {
-        query.push(" AND e.language = ").push_bind(language.name());
-    }
-    if let Some(thread) = &filter.thread {
-        query.push(" AND e.thread_id = ").push_bind(thread.to_string());
-    }
-    for (key, value) in &filter.metadata {
-        query.push(" AND e.metadata ->> ").push_bind(format!("$.\"{key}\""));
-        query.push(" = ").push_bind(value.clone());
-    }
-    if let Some(since) = filter.since {
-        query.push(" AND e.created_at >= ").push_bind(since.0);
-    }
-    if let Some(until) = filter.until {
-        query.push(" AND e.created_at < ").push_bind(until.0);
-    }
-    if let Some(cursor) = &filter.after {
-        query.push(" AND (e.created_at, e.trace_id) < (").push_bind(cursor.created_at.0);
-        query.push(", ").push_bind(cursor.trace_id.to_string()).push(")");
-    }
-    query.push(" ORDER BY e.created_at DESC, e.trace_id DESC LIMIT ").push_bind(filter.limit);
-    query
 }

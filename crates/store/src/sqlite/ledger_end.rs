@@ -80,7 +80,7 @@ pub(super) const UPDATE_OUTCOME: &str = "UPDATE executions SET status = ?, compl
      exit_code = ?, error = ?, stdout_dropped = ?, stderr_dropped = ?, output_truncated = ?, \
      wall_ms = ?, cpu_ms = ?, peak_memory = ?, micro_credits = ?, score = ?, stdout = ?, \
      stderr = ?, layer_bytes = ?, layer = ?, written = ?, network = ?, network_in_bytes = ?, \
-     network_out_bytes = ?, mounts = ? WHERE trace_id = ? AND status = 'running'";
+     network_out_bytes = ?, mounts = ?, phases = ? WHERE trace_id = ? AND status = 'running'";
 
 /// The values of that statement.
 pub(super) fn outcome_values(
@@ -99,6 +99,7 @@ pub(super) fn outcome_values(
         true => None,
         false => Some(to_json("mounts", &end.mounts)?),
     };
+    let phases = end.phases.as_ref().map(|phases| to_json("phases", phases)).transpose()?;
     let layer_bytes = end.written.layer.as_ref().map_or(0, |layer| layer.disk_bytes());
     Ok(vec![
         Value::Text(status.name().to_owned()),
@@ -122,6 +123,7 @@ pub(super) fn outcome_values(
         to_sql_integer(network_in).into(),
         to_sql_integer(network_out).into(),
         mounts.into(),
+        phases.into(),
         trace.to_string().into(),
     ])
 }

@@ -8,7 +8,7 @@ use super::{
     SqliteStore,
     row_reader::{read_moment, read_moment_or_null, read_parsed},
 };
-use crate::{ResponseRow, ResponseStore, Result};
+use crate::{ResponseRow, ResponseStore, ResponseSummary, Result};
 
 fn response_from_row(row: &SqliteRow) -> Result<ResponseRow> {
     Ok(ResponseRow {
@@ -23,6 +23,18 @@ fn response_from_row(row: &SqliteRow) -> Result<ResponseRow> {
         record: row.try_get("record")?,
         conversation: row.try_get("conversation")?,
         events: row.try_get("events")?,
+    })
+}
+
+fn summary_from_row(row: &SqliteRow) -> Result<ResponseSummary> {
+    Ok(ResponseSummary {
+        id: read_parsed(row, "id")?,
+        key: read_parsed(row, "key_id")?,
+        sandbox: read_parsed(row, "sandbox_id")?,
+        status: read_parsed(row, "status")?,
+        model: row.try_get("model")?,
+        created_at: read_moment(row, "created_at")?,
+        completed_at: read_moment_or_null(row, "completed_at")?,
     })
 }
 
@@ -85,6 +97,30 @@ impl ResponseStore for SqliteStore {
             .fetch_optional(&self.readers)
             .await?;
         row.as_ref().map(response_from_row).transpose()
+    }
+
+    async fn list_responses(
+        &self,
+        team: &TeamId,
+        after: Option<(Moment, ResponseId)>,
+        limit: u32,
+    ) -> Result<Vec<ResponseSummary>> {
+        let (at, id) = match after {
+            Some((at, id)) => (at.0, id.to_string()),
+            None => (i64::MAX, String::new()),
+        };
+        let rows = sqlx::query(
+            "SELECT id, key_id, sandbox_id, status, created_at, completed_at, \
+             record ->> '$.response.model' AS model FROM responses WHERE visible AND team_id = ? \
+             AND (created_at, id) < (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?",
+        )
+        .bind(team.to_string())
+        .bind(at)
+        .bind(id)
+        .bind(limit)
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(summary_from_row).collect()
     }
 
     async fn open_responses(&self) -> Result<Vec<ResponseRow>> {

@@ -247,6 +247,7 @@ fn execution_end_from_row(
         network: read_json_or_null(row, "network")?,
         written: if whole { written_from_row(row)? } else { Default::default() },
         mounts: if whole { read_json_or_default(row, "mounts")? } else { Default::default() },
+        phases: if whole { read_json_or_null(row, "phases")? } else { None },
         completed_at,
     })
 }

@@ -143,6 +143,28 @@ pub(super) fn open_webhook_secret(
     open_sealed_column(sealer, webhook_secret_column(id), row)
 }
 
+const fn totp_column(id: &str) -> SealedColumn<'_> {
+    SealedColumn { table: "members", column: "sealed_totp", id }
+}
+
+/// The sealed form of the secret of a member's one-time codes.
+pub(super) fn seal_totp_secret(
+    sealer: &SecretSealer,
+    id: &str,
+    secret: &Secret,
+) -> Result<Vec<u8>> {
+    Ok(sealer.seal(totp_column(id), secret.reveal().as_bytes())?)
+}
+
+/// Opens the secret of a member's one-time codes.
+pub(super) fn open_totp_secret(
+    sealer: &SecretSealer,
+    id: &str,
+    row: &SqliteRow,
+) -> Result<Option<Secret>> {
+    open_sealed_column(sealer, totp_column(id), row)
+}
+
 const fn credential_column(id: &str) -> SealedColumn<'_> {
     SealedColumn { table: "credentials", column: "sealed_value", id }
 }

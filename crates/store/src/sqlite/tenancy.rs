@@ -286,7 +286,13 @@ impl TenancyStore for SqliteStore {
             .fetch_optional(&self.readers)
             .await?;
         let key = row.as_ref().map(|row| key_from_row(row, &self.sealer)).transpose()?;
-        let Some(key) = key else { return Ok(None) };
+        match key {
+            Some(key) => self.access_of_key(key).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn access_of_key(&self, key: ApiKey) -> Result<Option<KeyAccess>> {
         let team = self.find_team(key.team.as_str()).await?;
         let sandbox = self.find_sandbox(&key.sandbox).await?;
         let Some((team, sandbox)) = team.zip(sandbox) else { return Ok(None) };

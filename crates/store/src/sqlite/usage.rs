@@ -4,7 +4,7 @@
 //! are added, and days are summed up.
 
 use async_trait::async_trait;
-use cloche_model::TeamId;
+use cloche_model::{KeyId, TeamId};
 use sqlx::{QueryBuilder, Row, Sqlite as Database, sqlite::SqliteRow};
 
 use super::{
@@ -91,6 +91,21 @@ impl UsageAccounting for SqliteStore {
         query.push(" GROUP BY day ORDER BY day");
         let rows = query.build().fetch_all(&self.readers).await?;
         rows.iter().map(|row| Ok((row.try_get("day")?, totals_from_row(row)?))).collect()
+    }
+
+    async fn usage_by_day_and_key(
+        &self,
+        filter: &UsageFilter,
+    ) -> Result<Vec<(i64, Option<KeyId>, UsageTotals)>> {
+        let mut query = select_days("day, key_id, ", filter);
+        query.push(" GROUP BY day, key_id ORDER BY day, key_id");
+        let rows = query.build().fetch_all(&self.readers).await?;
+        let day_from_row = |row: &SqliteRow| {
+            let key: String = row.try_get("key_id")?;
+            let key = if key.is_empty() { None } else { Some(read_parsed(row, "key_id")?) };
+            Ok((row.try_get("day")?, key, totals_from_row(row)?))
+        };
+        rows.iter().map(day_from_row).collect()
     }
 
     async fn usage_by_team(&self, first_day: i64) -> Result<Vec<(TeamId, UsageTotals)>> {
