@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    EventLogReader, RequestPhases, Executions, LiveExecution, StopCause,
+    EventLogReader, Executions, LiveExecution, RequestPhases, StopCause,
     phases::PhaseClock,
     task::{EndedExecution, RunFollower, UNAVAILABLE},
 };
