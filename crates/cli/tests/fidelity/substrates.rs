@@ -24,7 +24,6 @@ type KnownDifference = (&'static str, &'static [OciRuntime], &'static str);
 
 const ALL: &[OciRuntime] = &[OciRuntime::Crun, OciRuntime::Runc, OciRuntime::Runsc];
 const CRUN: &[OciRuntime] = &[OciRuntime::Crun];
-const KERNELS: &[OciRuntime] = &[OciRuntime::Crun, OciRuntime::Runc];
 const RUNSC: &[OciRuntime] = &[OciRuntime::Runsc];
 
 const DIFFERENT: &[KnownDifference] = &[
