@@ -21,10 +21,12 @@ export default function UsagePage() {
     const params = { query: { ...teamParam(), from, to } };
     return isOperator.value ? unwrap(api.GET("/v1/admin/usage", { params, signal })) : unwrap(api.GET("/v1/usage", { params: { query: { from, to } }, signal }));
   }, [teamName.value, from, to]);
-  const rows = useQuery(
-    async (signal) => (await unwrap(api.GET("/v1/admin/usage/days", { params: { query: { ...teamParam(), from, to } }, signal }))).rows,
-    [teamName.value, from, to],
-  );
+  const rows = useQuery(async (signal) => {
+    const params = { query: { ...teamParam(), from, to } };
+    const days = await unwrap(api.GET("/v1/admin/usage/days", { params, signal }));
+    // The same path answers with text when CSV is asked for.
+    return typeof days === "string" ? [] : days.rows;
+  }, [teamName.value, from, to]);
   return (
     <>
       <PageHead title="Usage">
