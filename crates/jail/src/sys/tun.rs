@@ -6,6 +6,7 @@
 use super::{
     RawFd,
     errno::{Errno, Result},
+    io::{read, write},
     raw::{call_with_numbers, syscall},
     safe_calls::close,
     syscall_table::{Call, PlainCall},
@@ -19,6 +20,7 @@ pub const VNET_HEADER_LEN: usize = 10;
 
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
+const AF_NETLINK: u16 = 16;
 
 /// `struct ifreq`: a name of 16 bytes, then a union of 24.
 type InterfaceRequest = [u8; 40];
@@ -118,21 +120,13 @@ fn add_default_route_v4(socket: RawFd) -> Result<()> {
 
 fn configure_v6(socket: RawFd, address: &[u8; 16], prefix: u8) -> Result<()> {
     const SIOCGIFINDEX: usize = 0x8933;
-    const SIOCSIFADDR: usize = 0x8916;
     const SIOCADDRT: usize = 0x890b;
     const RTF_UP: u32 = 1;
     let mut request = new_request();
     interface_ioctl(socket, SIOCGIFINDEX, &mut request)?;
     let index = [request[16], request[17], request[18], request[19]];
 
-    // struct in6_ifreq: the address, the length of the prefix, the index of the device.
-    let mut add_address = [0_u8; 24];
-    add_address[..16].copy_from_slice(address);
-    add_address[16..20].copy_from_slice(&u32::from(prefix).to_ne_bytes());
-    add_address[20..24].copy_from_slice(&index);
-    let pointer = add_address.as_ptr() as usize;
-    // SAFETY: the kernel reads 24 bytes of `add_address`, which outlives the call.
-    unsafe { syscall(Call::Ioctl, [socket as usize, SIOCSIFADDR, pointer, 0, 0, 0]) }?;
+    add_address_v6(index, address, prefix)?;
 
     // struct in6_rtmsg of a 64-bit kernel: three addresses, all zero for the default route, the
     // metric at 56, the flags at 72, the index of the device at 76.
@@ -143,6 +137,48 @@ fn configure_v6(socket: RawFd, address: &[u8; 16], prefix: u8) -> Result<()> {
     let pointer = add_route.as_ptr() as usize;
     // SAFETY: the kernel reads 80 bytes of `add_route`, which outlives the call.
     unsafe { syscall(Call::Ioctl, [socket as usize, SIOCADDRT, pointer, 0, 0, 0]) }.map(drop)
+}
+
+/// Adds the address by netlink, which can leave out duplicate address detection. An address that an
+/// ioctl adds is tentative at first: a program that connects early gets a link-local source.
+fn add_address_v6(index: [u8; 4], address: &[u8; 16], prefix: u8) -> Result<()> {
+    const REQUEST_LEN: u8 = 44;
+    const RTM_NEWADDR: u8 = 20;
+    const NLM_F_REQUEST_ACK_EXCL_CREATE: u16 = 0x0001 | 0x0004 | 0x0200 | 0x0400;
+    const IFA_F_NODAD: u8 = 2;
+    const IFA_ADDRESS: u8 = 1;
+    // struct nlmsghdr: length, type, flags, sequence, port.
+    let mut request = [0_u8; REQUEST_LEN as usize];
+    request[..4].copy_from_slice(&u32::from(REQUEST_LEN).to_ne_bytes());
+    request[4..6].copy_from_slice(&u16::from(RTM_NEWADDR).to_ne_bytes());
+    request[6..8].copy_from_slice(&NLM_F_REQUEST_ACK_EXCL_CREATE.to_ne_bytes());
+    // struct ifaddrmsg: family, prefix, flags, scope, index of the device.
+    request[16..20].copy_from_slice(&[AF_INET6 as u8, prefix, IFA_F_NODAD, 0]);
+    request[20..24].copy_from_slice(&index);
+    // struct nlattr: length, type; then the address.
+    request[24..26].copy_from_slice(&20_u16.to_ne_bytes());
+    request[26..28].copy_from_slice(&u16::from(IFA_ADDRESS).to_ne_bytes());
+    request[28..44].copy_from_slice(address);
+    let socket = open_socket(AF_NETLINK)?;
+    let result = exchange_netlink(socket, &request);
+    close(socket);
+    result
+}
+
+/// Sends one request to the kernel and reads its acknowledgement.
+fn exchange_netlink(socket: RawFd, request: &[u8]) -> Result<()> {
+    const NLMSG_ERROR: u16 = 2;
+    write(socket, request)?;
+    let mut answer = [0_u8; 256];
+    let len = read(socket, &mut answer)?;
+    let kind = u16::from_ne_bytes([answer[4], answer[5]]);
+    if len < 20 || kind != NLMSG_ERROR {
+        return Err(Errno::INVAL);
+    }
+    match i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
+        0 => Ok(()),
+        code => Err(Errno(code.wrapping_neg())),
+    }
 }
 
 fn open_socket(family: u16) -> Result<RawFd> {
