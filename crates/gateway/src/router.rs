@@ -119,20 +119,7 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(executions::output))
         .routes(routes!(execution_files::list_execution_files))
         .route("/v1/executions/{trace_id}/files/{*path}", get(execution_files::read_execution_file))
-        .routes(routes!(threads::list_threads))
-        .routes(routes!(threads::get_thread, threads::delete_thread))
-        .routes(routes!(threads::list_thread_history))
-        .routes(routes!(threads::diff_thread))
-        .routes(routes!(thread_files::list_thread_files))
-        .route(
-            "/v1/threads/{thread_id}/files/{*path}",
-            get(thread_files::read_thread_file).put(thread_files::write_thread_file),
-        )
-        .routes(routes!(threads::fork_thread))
-        .routes(routes!(threads::rollback_thread))
-        .routes(routes!(threads::prune_thread))
-        .routes(routes!(thread_archive::export_thread))
-        .routes(routes!(thread_archive::import_thread))
+        .merge(thread_routes())
         .routes(routes!(files::list_files))
         .routes(routes!(files::sign_upload_url))
         .routes(routes!(files::sign_download_url))
@@ -180,6 +167,25 @@ fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(health::metrics))
         .routes(routes!(docs::description))
         .routes(routes!(docs::page))
+}
+
+/// Threads: their history and files.
+fn thread_routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::new()
+        .routes(routes!(threads::list_threads))
+        .routes(routes!(threads::get_thread, threads::delete_thread))
+        .routes(routes!(threads::list_thread_history))
+        .routes(routes!(threads::diff_thread))
+        .routes(routes!(thread_files::list_thread_files))
+        .route(
+            "/v1/threads/{thread_id}/files/{*path}",
+            get(thread_files::read_thread_file).put(thread_files::write_thread_file),
+        )
+        .routes(routes!(threads::fork_thread))
+        .routes(routes!(threads::rollback_thread))
+        .routes(routes!(threads::prune_thread))
+        .routes(routes!(thread_archive::export_thread))
+        .routes(routes!(thread_archive::import_thread))
 }
 
 /// Images.
