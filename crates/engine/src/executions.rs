@@ -5,6 +5,7 @@
 
 mod begin;
 mod credential_uses;
+mod end_status;
 mod event_log;
 mod line_splitter;
 mod live_execution;

@@ -108,7 +108,6 @@ impl FromRequestParts<AppState> for AdminAuth {
             check_role(&who, MemberRole::Operator)?;
         }
         parts.extensions.insert(BodyOwner("admin".to_owned()));
-        set_admin_owner(&parts.extensions);
         Ok(Self)
     }
 }
@@ -145,7 +144,6 @@ impl FromRequestParts<AppState> for LedgerAuth {
                 Some(who)
             }
         };
-        set_admin_owner(&parts.extensions);
         let holder = body_owner_of(who.as_deref());
         parts.extensions.insert(BodyOwner(holder.clone()));
         let team = match who.and_then(|who| who.team) {
@@ -201,7 +199,6 @@ async fn find_team_member(
             Some(who)
         }
     };
-    set_admin_owner(&parts.extensions);
     parts.extensions.insert(BodyOwner(body_owner_of(who.as_deref())));
     let team = match who.and_then(|who| who.team) {
         Some(team) => team,

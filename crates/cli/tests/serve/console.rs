@@ -22,7 +22,7 @@ fn has_browser() -> bool {
         || skip("there is no Chromium, no Playwright or no built console: run scripts/setup-tests")
 }
 
-/// Runs one file of `console/tests` against a server. Prints its report.
+/// Runs one file of `console/tests` against a server.
 async fn run_browser_tests(host: &Host, file: &str, variables: &[(&str, &str)]) {
     let mut command = tokio::process::Command::new("node");
     command
@@ -44,7 +44,6 @@ async fn run_browser_tests(host: &Host, file: &str, variables: &[(&str, &str)]) 
     let output = command.output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", host.said("log"));
-    println!("{said}");
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ async fn metrics_that_name_teams_need_a_token() {
     };
     let (status, open) = read(&host, None).await;
     assert!(status == 200 && open.contains("cloche_executions_total{"), "{open}");
-    assert!(!open.contains("team") && open.ends_with("# EOF\n"), "{open}");
+    assert!(!open.contains("team=") && open.ends_with("# EOF\n"), "{open}");
     for token in ["scrape-token", &host.admin] {
         let (status, all) = read(&host, Some(token)).await;
         assert!(status == 200 && all.contains("cloche_team_month_executions{team="), "{all}");

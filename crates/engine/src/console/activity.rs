@@ -23,7 +23,7 @@ pub use buckets::{ActivityPoint, LatencyPercentiles};
 use buckets::{Bucket, BucketRing};
 
 /// Events that a slow reader may be behind before it misses some.
-const EVENTS: usize = 1024;
+const EVENTS: usize = 256;
 /// The seconds of a fine bucket, and how far back fine buckets go.
 const FINE: (i64, i64) = (10, 3600);
 /// The same of coarse buckets.

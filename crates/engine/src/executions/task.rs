@@ -6,7 +6,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use cloche_model::{
-    CapturedStream, DeliveryStatus, DisplaySeconds, ErrorCode, EventOrder, Execution, ExecutionEnd,
+    CapturedStream, DeliveryStatus, ErrorCode, EventOrder, Execution, ExecutionEnd,
     ExecutionPhases, ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse,
     NetworkReport, OutputChunk, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName,
     Team, UsageReport,
@@ -16,7 +16,9 @@ use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 
 use super::{
-    Executions, LiveExecution, RequestPhases, StopCause, line_splitter::LineSplitter,
+    Executions, LiveExecution, RequestPhases,
+    end_status::{EndStatus, end_status},
+    line_splitter::LineSplitter,
     phases::PhaseClock,
 };
 use crate::{
@@ -26,28 +28,6 @@ use crate::{
 
 /// Chunks of output that may wait for the log, while the log waits for a reader.
 const CHUNKS: usize = 8;
-
-/// How it ended, in the words of the contract.
-struct EndStatus {
-    status: ExecutionStatus,
-    exit_code: i32,
-    error: Option<String>,
-}
-
-impl EndStatus {
-    /// A program that failed by itself may have failed for want of what its network denied, or for
-    /// want of a network that was lost.
-    fn blame_network(&mut self, network: &NetworkReport) {
-        if self.status != ExecutionStatus::Failed || self.error.is_some() {
-            return;
-        }
-        if let Some(lost) = &network.lost {
-            self.error = Some(lost.clone());
-        } else if !network.denied.is_empty() {
-            self.status = ExecutionStatus::Blocked;
-        }
-    }
-}
 
 /// Why an execution ended, beyond what its record says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,40 +315,6 @@ async fn with_outcome(
     }
     let (reason, event_order) = (EndReason::Outcome, live.event_order());
     EndedRun { reason, end_status, outcome, heads, event_order, mounts: Vec::new() }
-}
-
-fn end_status(
-    outcome: &RunOutcome,
-    limits: &RunLimits,
-    stopped_by: Option<StopCause>,
-) -> EndStatus {
-    let plain = |status, exit_code| EndStatus { status, exit_code, error: None };
-    match outcome.ending {
-        RunEnding::Exited(0) => plain(ExecutionStatus::Success, 0),
-        RunEnding::Exited(code) => plain(ExecutionStatus::Failed, i32::from(code)),
-        RunEnding::Signalled(signal) => plain(ExecutionStatus::Failed, 128 + i32::from(signal)),
-        RunEnding::TimedOut => EndStatus {
-            status: ExecutionStatus::Timeout,
-            exit_code: -1,
-            error: Some(format!("execution timed out after {}", DisplaySeconds(limits.timeout))),
-        },
-        RunEnding::OutOfMemory => EndStatus {
-            status: ExecutionStatus::Oom,
-            exit_code: 137,
-            error: Some("memory_limit_exceeded".to_owned()),
-        },
-        RunEnding::Cancelled => stopped_status(stopped_by),
-    }
-}
-
-fn stopped_status(by: Option<StopCause>) -> EndStatus {
-    let (status, error) = match by {
-        Some(StopCause::Shutdown) => {
-            (ExecutionStatus::Failed, "the server was shut down before the execution ended")
-        }
-        Some(StopCause::User) | None => (ExecutionStatus::Cancelled, "Cancelled by user"),
-    };
-    EndStatus { status, exit_code: -1, error: Some(error.to_owned()) }
 }
 
 /// The error in the record when nothing could take the run.

@@ -9,7 +9,7 @@ use cloche_engine::{Caller, Refusal, SignedIn};
 use cloche_model::{ActorKind, AuditActor, ErrorCode, MemberRole};
 
 use super::session_cookie::{check_csrf_token, find_session_token};
-use crate::{audit, error::ApiError, router::AppState};
+use crate::{audit, error::ApiError, router::AppState, transfer_counter::set_admin_owner};
 
 /// The prefix of every admin token.
 const ADMIN_PREFIX: &str = "ck-admin-";
@@ -53,6 +53,9 @@ pub(super) async fn identify_request(
         }
         RequestIdentity::Session(who) => (who.actor(), who.team.as_ref().map(|team| &team.id)),
     };
+    if actor.kind == ActorKind::Operator {
+        set_admin_owner(&parts.extensions);
+    }
     audit::note_actor(&parts.extensions, actor, team);
     Ok(identity)
 }
