@@ -85,6 +85,10 @@ function PullDialog({ onClose }: { onClose: () => void }) {
         else if (event.event === "image") setDone(event.image);
         else throw new ApiFailure(400, event.error, event.message);
       }
+    } catch (failure) {
+      // What the server refuses before it pulls, it refuses for the reference.
+      if (!(failure instanceof ApiFailure) || failure.code !== "validation_error") throw failure;
+      throw new ApiFailure(failure.status, failure.code, `reference: ${failure.message}`);
     } finally {
       setProgress(null);
     }

@@ -113,8 +113,11 @@ fn all() -> ExecutionFilter {
     ExecutionFilter { limit: 1000, ..ExecutionFilter::default() }
 }
 
-/// Filters, each with whether an execution of this number is found by it.
-fn filters() -> Vec<(ExecutionFilter, fn(u32) -> bool)> {
+/// Whether a filter finds the execution of this number.
+type FindsNumber = fn(u32) -> bool;
+
+/// Filters, each with what it finds.
+fn filters() -> Vec<(ExecutionFilter, FindsNumber)> {
     let metadata = BTreeMap::from([("user id".to_owned(), "u\"3".to_owned())]);
     let time = |number: i64| Some(Moment(number * 1000));
     vec![
