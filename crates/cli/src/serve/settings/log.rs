@@ -66,10 +66,11 @@ pub(super) fn log_settings(
     let flag = if arguments.json_logs { Some(LogFormat::Json) } else { arguments.log_format };
     let level = arguments.log_level.clone().or_else(|| file.level.clone());
     let level = level.unwrap_or_else(|| LEVEL.to_owned());
-    // The library takes any word as the name of a part, and logs nothing then.
+    // The library takes any word as the name of a part, and logs nothing then. It takes no word at
+    // all as `error`.
     let is_level = |part: &str| {
         let level = part.rsplit('=').next().unwrap_or_default().trim();
-        level.parse::<tracing_subscriber::filter::LevelFilter>().is_ok()
+        !level.is_empty() && level.parse::<tracing_subscriber::filter::LevelFilter>().is_ok()
     };
     if !level.split(',').all(is_level) || EnvFilter::try_new(&level).is_err() {
         return Err(SettingsError::LogLevel(level));
