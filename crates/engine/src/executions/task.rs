@@ -8,8 +8,8 @@ use bytes::Bytes;
 use cloche_model::{
     CapturedStream, DeliveryStatus, ErrorCode, EventOrder, Execution, ExecutionEnd,
     ExecutionPhases, ExecutionStart, ExecutionStatus, HomeWrites, MountReport, MountUse,
-    NetworkReport, OutputChunk, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName,
-    Team, UsageReport,
+    OutputChunk, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName, Team,
+    UsageReport,
 };
 use cloche_store::ExecutionFinish;
 use futures::FutureExt;
