@@ -64,7 +64,7 @@ test("an image is pulled, with its progress, and shown", async () => {
   proxy.release();
   await page.getByRole("dialog", { name: "The image is here" }).waitFor();
   await page.getByRole("button", { name: "Done" }).click();
-  await page.getByRole("button", { name: reference }).click();
+  await page.getByRole("button", { name: reference, exact: true }).click();
   await page.getByText("data-hacked").first().waitFor();
   assert.equal(await page.evaluate(() => document.querySelectorAll("[data-hacked]").length + (window.hacked ?? 0)), 0);
   assertNoComplaints(page);
