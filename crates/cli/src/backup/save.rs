@@ -79,10 +79,9 @@ pub(super) async fn save_backup(arguments: BackupArguments) -> Result<String, Ba
     Ok(said)
 }
 
-/// The time and a part of the id, so that names sort by time.
+/// The time to the millisecond and a part of the id, so that names sort by time.
 fn backup_name(begun: &BegunBackup) -> String {
-    let time = begun.created_at.split('.').next().unwrap_or_default();
-    let time: String = time.chars().filter(char::is_ascii_alphanumeric).collect();
+    let time: String = begun.created_at.chars().filter(char::is_ascii_alphanumeric).collect();
     let end = begun.id.len().saturating_sub(6);
     format!("{}Z-{}", time.trim_end_matches('Z'), &begun.id[end..])
 }
@@ -179,5 +178,30 @@ impl BackupSession<'_> {
         let to = BackupPlace::part_name(&self.name, "secret.key");
         let pieces = stream::iter([Ok(key.into())]);
         Ok(self.place.write_object(&to, pieces, None).await?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BegunBackup, backup_name};
+
+    fn begun(id: &str, created_at: &str) -> BegunBackup {
+        BegunBackup {
+            id: id.to_owned(),
+            created_at: created_at.to_owned(),
+            version: String::new(),
+            schema: 1,
+            sealing_key: None,
+            layers: Vec::new(),
+            volumes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn names_of_one_second_sort_by_time() {
+        let first = backup_name(&begun("bck_zzzzzz", "2026-01-02T03:04:05.006Z"));
+        let second = backup_name(&begun("bck_aaaaaa", "2026-01-02T03:04:05.070Z"));
+        assert_eq!(first, "20260102T030405006Z-zzzzzz");
+        assert!(first < second);
     }
 }
