@@ -173,13 +173,27 @@ impl RegistryClient {
             let sent = sent.map_err(|_| {
                 AttemptError::Transient("it did not answer in time".to_owned(), None)
             })?;
-            let answer = sent.map_err(|error| AttemptError::Transient(describe(error), None))?;
+            let answer = sent.map_err(|error| self.judge_failure(error))?;
             match redirect_target(&answer, &url)? {
                 Some(next) => url = next,
                 None => return Ok(answer),
             }
         }
         Err(ImageError::Registry(format!("the registry {} redirects for ever", self.host())).into())
+    }
+
+    /// Whether another attempt may help. It does not if the answer is no TLS.
+    fn judge_failure(&self, error: reqwest::Error) -> AttemptError {
+        let why = describe(error);
+        if why.contains("InvalidContentType") {
+            let what = format!(
+                "the registry {} does not speak TLS; one on the server's own host may be used \
+                 without it (--plain-http)",
+                self.host()
+            );
+            return ImageError::Registry(what).into();
+        }
+        AttemptError::Transient(why, None)
     }
 
     fn not_found(&self, path: &str) -> ImageError {

@@ -491,6 +491,27 @@ async fn plain_http_is_for_this_host_only() {
 }
 
 #[tokio::test]
+async fn a_registry_without_tls_is_named_and_not_asked_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let store = Store::new().await;
+    let access = RegistryAccess { plain_http: false, ..access() };
+    let reference = format!("{address}/tool:1");
+    let answering = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await.unwrap();
+        listener.accept().await.unwrap();
+    };
+    tokio::select! {
+        () = answering => panic!("the registry was asked twice"),
+        pulled = pull_with(&store, &reference, access) => {
+            let error = pulled.unwrap_err().to_string();
+            assert!(error.contains("does not speak TLS"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_image_that_says_it_is_too_large_is_not_downloaded() {
     let image = image();
     let (mut blobs, (digest, _)) = image.blobs();
