@@ -46,13 +46,7 @@ impl BrokerProcess {
         command: &str,
         mut settings: EgressSettings,
     ) -> io::Result<Self> {
-        if let Some(file) = &settings.ca_file {
-            let unreadable = |error: io::Error| {
-                let sentence = format!("cannot read network.ca_file {}: {error}", file.display());
-                io::Error::new(error.kind(), sentence)
-            };
-            settings.authorities = fs::read_to_string(file).map_err(unreadable)?;
-        }
+        settings.read_authorities()?;
         let flags = SocketFlags::CLOEXEC;
         let (control, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -139,8 +139,8 @@ pub(crate) fn layers_config_of(
 
 /// Checks the settings, and starts nothing.
 pub(crate) fn check_settings(arguments: ServeArguments) -> Result<(), Failure> {
-    ServeSettings::merge(arguments)?;
-    Ok(())
+    let mut settings = ServeSettings::merge(arguments)?;
+    Ok(settings.network.read_authorities()?)
 }
 
 fn start_server(arguments: ServeArguments) -> Result<(), Failure> {

@@ -71,16 +71,16 @@ struct BrokerShared {
 
 async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {
     let mut buffer = vec![0; MAX_CONTROL_PACKET];
-    let Some((BrokerRequest::Configure(settings), _)) = control.receive(&mut buffer).await? else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
+    let settings = receive_settings(&control, &mut buffer).await?;
     let most = settings.sessions;
     let shared = Arc::new(configure(settings));
     control.send(&BrokerReply::Configured { ipv6: shared.ipv6 }, None).await?;
     let mut sessions: HashMap<u64, mpsc::UnboundedSender<SessionCommand>> = HashMap::new();
     while let Some((request, _)) = control.receive(&mut buffer).await? {
         match request {
-            BrokerRequest::Configure(_) => return Err(io::ErrorKind::InvalidData.into()),
+            BrokerRequest::Authorities(_) | BrokerRequest::Configure(_) => {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
             BrokerRequest::Open { session, spec } => {
                 sessions.retain(|_, commands| !commands.is_closed());
                 let opened = match sessions.len() < most {
@@ -108,6 +108,22 @@ async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The settings, and the authorities that came before them.
+async fn receive_settings(control: &PacketSocket, buffer: &mut [u8]) -> io::Result<EgressSettings> {
+    let mut authorities = Vec::new();
+    loop {
+        match control.receive(buffer).await? {
+            Some((BrokerRequest::Authorities(part), _)) => authorities.extend(part),
+            Some((BrokerRequest::Configure(mut settings), _)) => {
+                let text = String::from_utf8(authorities);
+                settings.authorities = text.map_err(|_| io::ErrorKind::InvalidData)?;
+                return Ok(settings);
+            }
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
 }
 
 fn configure(settings: EgressSettings) -> BrokerShared {

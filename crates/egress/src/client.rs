@@ -21,7 +21,10 @@ use tokio::{
 
 use crate::{
     EgressSettings, SessionCredential,
-    protocol::{BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers},
+    protocol::{
+        AUTHORITIES_PART, BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket,
+        encode_message, set_packet_buffers,
+    },
     supervisor::SupervisorMessage,
 };
 
@@ -218,7 +221,7 @@ async fn connect_broker(
 ) -> io::Result<(BrokerConnection, JoinHandle<()>)> {
     set_packet_buffers(control.as_fd())?;
     let socket = PacketSocket::new(control)?;
-    socket.send(&BrokerRequest::Configure(settings.clone()), None).await?;
+    configure_broker(&socket, settings.clone()).await?;
     let mut buffer = vec![0; MAX_CONTROL_PACKET];
     let Some((BrokerReply::Configured { ipv6 }, _)) = socket.receive(&mut buffer).await? else {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -226,6 +229,24 @@ async fn connect_broker(
     let (commands, queue) = mpsc::unbounded_channel();
     let task = tokio::spawn(carry_commands(socket, queue));
     Ok((BrokerConnection { commands, ipv6 }, task))
+}
+
+/// Sends the settings. A packet that is too long would end the broker.
+async fn configure_broker(socket: &PacketSocket, mut settings: EgressSettings) -> io::Result<()> {
+    let authorities = std::mem::take(&mut settings.authorities);
+    for part in authorities.as_bytes().chunks(AUTHORITIES_PART) {
+        socket.send(&BrokerRequest::Authorities(part.to_vec()), None).await?;
+    }
+    let configure = BrokerRequest::Configure(settings);
+    if !fits_control_packet(&configure) {
+        let sentence = "the lists of [network] in the settings are too long";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
+    }
+    socket.send(&configure, None).await
+}
+
+fn fits_control_packet(request: &BrokerRequest) -> bool {
+    encode_message(request).is_ok_and(|bytes| bytes.len() <= MAX_CONTROL_PACKET)
 }
 
 /// The socket of the next broker that the supervisor starts.
@@ -305,8 +326,15 @@ async fn carry_command(
 ) -> io::Result<()> {
     let request = match command {
         Command::Open(session, spec, caller) => {
+            let request = BrokerRequest::Open { session, spec: *spec };
+            if !fits_control_packet(&request) {
+                let why = "its policy and its credentials are too long together";
+                // A caller that is gone has dropped its session.
+                let _ = caller.send(Err(SessionError::NotOpened(why.to_owned())));
+                return Ok(());
+            }
             waiting.opening.insert(session, caller);
-            BrokerRequest::Open { session, spec: *spec }
+            request
         }
         Command::Finish(session, caller) => {
             waiting.finishing.insert(session, caller);

@@ -19,6 +19,8 @@ use crate::{EgressSettings, SessionSpec};
 
 /// The longest packet between server and broker.
 pub(crate) const MAX_CONTROL_PACKET: usize = 160 * 1024;
+/// The longest part of the operator's certificate authorities in one packet.
+pub(crate) const AUTHORITIES_PART: usize = 64 * 1024;
 /// The longest packet between broker and worker.
 pub(crate) const MAX_STACK_PACKET: usize = 24 * 1024;
 /// The most bytes that a guest may send before the broker has found a name in them.
@@ -32,7 +34,10 @@ pub(crate) type FlowId = u64;
 /// What the server asks of the broker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum BrokerRequest {
-    /// The first packet.
+    /// A part of the operator's certificate authorities, before the settings: a file of them may be
+    /// longer than a packet.
+    Authorities(Vec<u8>),
+    /// The settings, once.
     Configure(EgressSettings),
     /// Opens a session.
     Open { session: u64, spec: SessionSpec },
@@ -62,7 +67,7 @@ pub(crate) enum WorkerMessage {
     OpenTcp { id: FlowId, remote: SocketAddr },
     /// The guest sends a first datagram.
     OpenUdp { id: FlowId, remote: SocketAddr },
-    /// The next bytes of the guest on a connection whose name is not known yet.
+    /// The next bytes of the guest on a connection whose name is not known yet; none at their end.
     FirstBytes { id: FlowId, bytes: Vec<u8> },
     /// A DNS query over UDP.
     Query { id: FlowId, bytes: Vec<u8> },

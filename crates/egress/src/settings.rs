@@ -3,13 +3,18 @@
 //! What the operator sets for the networks of all cells: `[network]` in `cloche.toml`.
 
 use std::{
+    fs, io,
     net::{IpAddr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use ipnet::IpNet;
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// The longest file of certificate authorities: a few times those of a whole system.
+pub const MOST_AUTHORITIES: u64 = 1024 * 1024;
 
 /// The settings of the broker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -43,6 +48,42 @@ pub struct EgressSettings {
     #[serde(default)]
     #[schemars(skip)]
     pub authorities: String,
+}
+
+impl EgressSettings {
+    /// Reads the file of `ca_file`, if one is set.
+    ///
+    /// # Errors
+    /// A sentence that names the file, if it cannot be read, is too long, or has no certificate.
+    pub fn read_authorities(&mut self) -> io::Result<()> {
+        if let Some(file) = &self.ca_file {
+            let named = |error: io::Error| {
+                let sentence = format!("cannot use network.ca_file {}: {error}", file.display());
+                io::Error::new(error.kind(), sentence)
+            };
+            self.authorities = read_certificates(file).map_err(named)?;
+        }
+        Ok(())
+    }
+}
+
+fn read_certificates(file: &Path) -> io::Result<String> {
+    let invalid = |sentence: String| io::Error::new(io::ErrorKind::InvalidData, sentence);
+    let len = fs::metadata(file)?.len();
+    if len > MOST_AUTHORITIES {
+        let most = MOST_AUTHORITIES;
+        return Err(invalid(format!("it has {len} bytes, and {most} are the most")));
+    }
+    let text = fs::read_to_string(file)?;
+    let mut certificates = 0;
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        certificate.map_err(|error| invalid(format!("a certificate is not PEM: {error}")))?;
+        certificates += 1;
+    }
+    match certificates {
+        0 => Err(invalid("it has no certificate in PEM".to_owned())),
+        _ => Ok(text),
+    }
 }
 
 impl Default for EgressSettings {

@@ -49,8 +49,11 @@ impl BrokeredHost {
         let config = files.path().join("cloche.toml");
         let mut text = format!("[network]\nresolvers = [\"{NAME_SERVER}\"]\n");
         if has_ca_file {
-            let authority = files.path().join("ca.pem");
-            text += &format!("ca_file = \"{}\"\n", authority.display());
+            // Longer than any packet between the server and the broker, as a whole system's file is.
+            let authority = fs::read_to_string(files.path().join("ca.pem")).unwrap();
+            let long = files.path().join("long.pem");
+            fs::write(&long, "# an authority of ours\n".repeat(10_000) + &authority).unwrap();
+            text += &format!("ca_file = \"{}\"\n", long.display());
         }
         fs::write(&config, text).unwrap();
         let arguments = vec!["--config".to_owned(), config.display().to_string()];
@@ -156,6 +159,32 @@ async fn the_operators_authorities_vouch_for_a_server_that_the_hosts_do_not_know
         // What is not bound is verified in the cell, by the program.
         let reply = host.run("bash", "curl -sS https://other.example/echo").await;
         assert_eq!(reply["exit_code"], 60, "{reply}");
+    }
+}
+
+#[test]
+fn a_ca_file_that_cannot_be_used_is_refused_with_a_sentence() {
+    let files = TempDir::new().unwrap();
+    let (config, authorities) = (files.path().join("cloche.toml"), files.path().join("ca.pem"));
+    fs::write(&config, format!("[network]\nca_file = \"{}\"\n", authorities.display())).unwrap();
+    let long = "#".repeat(1_100_000);
+    let broken = "-----BEGIN CERTIFICATE-----\nno base64!\n-----END CERTIFICATE-----\n";
+    let cases = [
+        (None, "No such file"),
+        (Some("just words\n"), "it has no certificate in PEM"),
+        (Some(broken), "a certificate is not PEM"),
+        (Some(long.as_str()), "it has 1100000 bytes, and 1048576 are the most"),
+    ];
+    for (content, sentence) in cases {
+        if let Some(content) = content {
+            fs::write(&authorities, content).unwrap();
+        }
+        let mut command = Command::new(binary());
+        command.args(["config", "check"]).arg(&config);
+        let refused = ended(command, b"");
+        assert_eq!(refused.code, 1, "{sentence}: {refused:?}");
+        assert!(refused.stderr.contains("network.ca_file"), "{refused:?}");
+        assert!(refused.stderr.contains(sentence), "{sentence}: {refused:?}");
     }
 }
 

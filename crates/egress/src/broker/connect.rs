@@ -119,7 +119,7 @@ fn refusal_of(error: &io::Error) -> FlowRefusal {
 /// Hands a connection to the worker, after the first `sent` bytes of the guest were sent.
 async fn attach_stream(session: &Session, id: FlowId, stream: TcpStream, sent: u32) {
     match stream.into_std().map(OwnedFd::from) {
-        Ok(fd) => session.tell_worker(&StackMessage::Attached { id, sent }, Some(&fd)).await,
+        Ok(fd) => session.attach(id, sent, &fd).await,
         Err(_) => session.refuse(id, FlowRefusal::Reset).await,
     }
 }
@@ -128,7 +128,7 @@ async fn attach_stream(session: &Session, id: FlowId, stream: TcpStream, sent: u
 async fn attach_pair(session: &Session, id: FlowId) -> io::Result<UnixStream> {
     let (ours, workers) = UnixStream::pair()?;
     let workers = OwnedFd::from(workers.into_std()?);
-    session.tell_worker(&StackMessage::Attached { id, sent: 0 }, Some(&workers)).await;
+    session.attach(id, 0, &workers).await;
     Ok(ours)
 }
 
@@ -150,7 +150,9 @@ enum FirstSpeaker {
     Server,
     /// The guest has said too little in time.
     Silent,
-    /// The guest has ended the connection.
+    /// The guest has sent nothing, and is not going to.
+    Ended,
+    /// The connection is over at the guest's side.
     Gone,
 }
 
@@ -174,12 +176,15 @@ impl NamedConnection<'_> {
             }
             FirstSpeaker::Guest(_, bytes) if !strict => self.pass(upstream, &bytes).await,
             FirstSpeaker::Server => attach_stream(session, id, upstream, 0).await,
+            FirstSpeaker::Ended if !strict => self.pass_end(upstream).await,
             FirstSpeaker::Guest(..) | FirstSpeaker::Silent => {
                 let reason = DenialReason::UnknownProtocol;
                 session.count_denied_address(self.remote, NetworkProtocol::Tcp, reason);
                 session.refuse(id, FlowRefusal::Reset).await;
             }
-            FirstSpeaker::Gone => session.refuse(id, FlowRefusal::Reset).await,
+            FirstSpeaker::Ended | FirstSpeaker::Gone => {
+                session.refuse(id, FlowRefusal::Reset).await;
+            }
         }
     }
 
@@ -200,6 +205,11 @@ impl NamedConnection<'_> {
             let begun = !bytes.is_empty();
             tokio::select! {
                 part = first_bytes.recv() => match part {
+                    Some(part) if part.is_empty() => match (begun, self.is_open) {
+                        (false, _) => return FirstSpeaker::Ended,
+                        (true, true) => return FirstSpeaker::Guest(FirstBytes::Other, bytes),
+                        (true, false) => return FirstSpeaker::Silent,
+                    },
                     Some(part) => bytes.extend(part),
                     None => return FirstSpeaker::Gone,
                 },
@@ -265,6 +275,15 @@ impl NamedConnection<'_> {
         }
     }
 
+    /// Hands over a connection on which the guest said nothing before it ended. Nothing can be sent
+    /// on it any more, whatever the worker says.
+    async fn pass_end(&self, mut upstream: TcpStream) {
+        match upstream.shutdown().await {
+            Ok(()) => attach_stream(self.session, self.id, upstream, 0).await,
+            Err(_) => self.session.refuse(self.id, FlowRefusal::Reset).await,
+        }
+    }
+
     /// HTTP: every request of the connection has to name an allowed host.
     async fn proxy_http(&self, upstream: TcpStream) {
         let Ok(guest) = attach_pair(self.session, self.id).await else {
@@ -325,7 +344,7 @@ pub(super) async fn serve_udp(session: &Session, id: FlowId, remote: SocketAddr)
         }
     };
     match socket {
-        Ok(fd) => session.tell_worker(&StackMessage::Attached { id, sent: 0 }, Some(&fd)).await,
+        Ok(fd) => session.attach(id, 0, &fd).await,
         Err(error) => session.refuse(id, refusal_of(&error)).await,
     }
 }

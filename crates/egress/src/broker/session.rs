@@ -271,6 +271,16 @@ impl Session {
         let _ = self.worker.send(message, fd).await;
     }
 
+    /// Hands a socket to the worker, after the first `sent` bytes of the guest were sent. If the
+    /// host cannot pass it on, the worker learns that there is none: nothing waits for it.
+    pub(super) async fn attach(&self, id: FlowId, sent: u32, fd: &OwnedFd) {
+        let attached = StackMessage::Attached { id, sent };
+        if let Err(error) = self.worker.send(&attached, Some(fd)).await {
+            tracing::debug!(%error, "a socket was not handed to the worker of a cell");
+            self.refuse(id, FlowRefusal::Reset).await;
+        }
+    }
+
     pub(super) fn count_connection(&self) {
         self.lock().report.connections += 1;
     }

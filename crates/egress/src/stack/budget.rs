@@ -79,6 +79,49 @@ impl ByteRate {
     }
 }
 
+/// What both directions may still move.
+pub(super) struct Rates {
+    pub(super) inward: ByteRate,
+    pub(super) outward: ByteRate,
+    /// What is left of the bytes of the run.
+    pub(super) left: Option<u64>,
+}
+
+impl Rates {
+    fn limit_to_run(&self, most: usize) -> usize {
+        match self.left {
+            Some(left) => most.min(usize::try_from(left).unwrap_or(usize::MAX)),
+            None => most,
+        }
+    }
+
+    pub(super) fn outward_available(&mut self, now: Instant) -> usize {
+        let most = self.outward.available(now);
+        self.limit_to_run(most)
+    }
+
+    pub(super) fn inward_available(&mut self, now: Instant) -> usize {
+        let most = self.inward.available(now);
+        self.limit_to_run(most)
+    }
+
+    pub(super) fn count_outward(&mut self, bytes: usize) {
+        self.outward.count(bytes);
+        self.take_from_run(bytes);
+    }
+
+    pub(super) fn count_inward(&mut self, bytes: usize) {
+        self.inward.count(bytes);
+        self.take_from_run(bytes);
+    }
+
+    fn take_from_run(&mut self, bytes: usize) {
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(bytes as u64);
+        }
+    }
+}
+
 /// The memory of the buffers of all connections.
 #[derive(Debug, Default)]
 pub(super) struct BufferBudget {

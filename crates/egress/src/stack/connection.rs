@@ -7,24 +7,21 @@
 //! packet costs the same with one connection as with 256; and what a connection sends can be
 //! bounded.
 
-use std::{
-    io,
-    os::fd::{AsFd, OwnedFd},
-    time::Instant,
-};
+mod host_socket;
 
-use rustix::{
-    io::Errno,
-    net::{SendFlags, Shutdown, send, shutdown, sockopt},
-};
+use std::{io, os::fd::OwnedFd, time::Instant};
+
+use rustix::net::sockopt;
 use smoltcp::{
     iface::{Interface, PollResult, SocketHandle, SocketSet},
     socket::tcp,
     time::Instant as StackInstant,
 };
 
+use host_socket::{HostSocket, Moved, has_guest_ended};
+
 use super::{
-    budget::{BufferBudget, ByteRate},
+    budget::{BufferBudget, Rates},
     device::TunDevice,
     ingress::FlowKey,
 };
@@ -32,12 +29,19 @@ use crate::protocol::MAX_FIRST_BYTES;
 
 /// Egress passes of one connection before others have their turn.
 const MOST_PASSES: usize = 32;
-/// Bytes read from the other end before others have their turn.
-const MOST_READ: usize = 1024 * 1024;
+/// How often a connection reads and sends before others have their turn.
+const MOST_ROUNDS: usize = 8;
 /// Empty segments in a row without a packet of the guest, after which a connection is reset. A
 /// peer that brings the timer of window probes into a state from which it does not recover would
 /// otherwise keep the worker sending.
 const MOST_EMPTY_SEGMENTS: u32 = 64;
+/// How long the guest's kernel may take to answer. It is always there.
+const ANSWER_WITHIN: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(60);
+/// After this long without a packet the guest's kernel is asked whether it still has the
+/// connection. It forgets one that its program has closed, and says so by a reset. And the stack
+/// takes every silence of [`ANSWER_WITHIN`] for the loss of the guest, also that of a connection on
+/// which nobody has anything to say.
+const ASK_AFTER: smoltcp::time::Duration = smoltcp::time::Duration::from_secs(20);
 
 pub(super) struct Connection {
     pub(super) flow: FlowKey,
@@ -50,33 +54,29 @@ pub(super) struct Connection {
     /// Stopped by a rate: to be tried again soon.
     pub(super) throttled: bool,
     empty_segments: u32,
+    /// Until when the last bytes of the guest, which has ended, may take to reach the other end.
+    draining: Option<StackInstant>,
 }
 
 /// The other end.
 enum HostSide {
-    /// The broker waits for the first bytes of the guest, of which it has so many.
+    /// The broker waits for the first bytes of the guest, of which it has so many, and it may know
+    /// that there are no more.
     Unnamed {
         shown: usize,
+        told_end: bool,
     },
     Attached(HostSocket),
 }
 
-struct HostSocket {
-    fd: OwnedFd,
-    readable: bool,
-    writable: bool,
-    /// It has sent everything.
-    ended: bool,
-    /// Everything of the guest was sent, and its end too.
-    shut: bool,
-}
-
-/// What both directions may still move.
-pub(super) struct Rates {
-    pub(super) inward: ByteRate,
-    pub(super) outward: ByteRate,
-    /// What is left of the bytes of the run.
-    pub(super) left: Option<u64>,
+/// What the guest's side of a connection is about to do.
+enum GuestSide {
+    /// It sends, receives or waits.
+    Serves,
+    /// It has ended in order, and the other end has not taken its last bytes.
+    Drains(StackInstant),
+    /// It is over.
+    Over,
 }
 
 /// What becomes of a connection.
@@ -100,8 +100,8 @@ impl Connection {
         // Segments come as the other end sent them: the programs decide when to wait.
         socket.set_nagle_enabled(false);
         socket.set_ack_delay(None);
-        // The guest's kernel is always there to acknowledge.
-        socket.set_timeout(Some(smoltcp::time::Duration::from_secs(60)));
+        socket.set_timeout(Some(ANSWER_WITHIN));
+        socket.set_keep_alive(Some(ASK_AFTER));
         socket.listen((flow.remote.ip(), flow.remote.port()))?;
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
@@ -110,10 +110,11 @@ impl Connection {
             sockets,
             handle,
             send_buffer,
-            host: HostSide::Unnamed { shown: 0 },
+            host: HostSide::Unnamed { shown: 0, told_end: false },
             wakes_at: None,
             throttled: false,
             empty_segments: 0,
+            draining: None,
         })
     }
 
@@ -151,13 +152,7 @@ impl Connection {
             }
         }
         rates.count_outward(sent - left);
-        self.host = HostSide::Attached(HostSocket {
-            fd,
-            readable: true,
-            writable: true,
-            ended: false,
-            shut: false,
-        });
+        self.host = HostSide::Attached(HostSocket::new(fd));
     }
 
     /// The descriptor of the other end.
@@ -176,15 +171,26 @@ impl Connection {
         }
     }
 
-    /// The next bytes of the guest that the broker has not seen, if it waits for them.
+    /// The next bytes of the guest that the broker has not seen, if it waits for them; none at
+    /// their end.
     pub(super) fn next_first_bytes(&mut self) -> Option<Vec<u8>> {
-        let HostSide::Unnamed { shown } = self.host else {
+        let HostSide::Unnamed { shown, told_end } = self.host else {
             return None;
         };
-        let bytes = self.socket().peek(MAX_FIRST_BYTES).ok()?;
-        let new = bytes.get(shown..).filter(|new| !new.is_empty())?.to_vec();
-        self.host = HostSide::Unnamed { shown: shown + new.len() };
+        let ended = has_guest_ended(self.socket());
+        let bytes = self.socket().peek(MAX_FIRST_BYTES).unwrap_or_default();
+        let new = bytes.get(shown..).unwrap_or_default().to_vec();
+        let told_end = match new.is_empty() {
+            true if told_end || !ended => return None,
+            is_end => is_end,
+        };
+        self.host = HostSide::Unnamed { shown: shown + new.len(), told_end };
         Some(new)
+    }
+
+    /// Whether the guest has not acknowledged everything that was read for it.
+    pub(super) fn has_unsent(&mut self) -> bool {
+        self.socket().send_queue() > 0
     }
 
     /// Resets it at the guest's side, and sends the reset.
@@ -207,42 +213,73 @@ impl Connection {
         rates: &mut Rates,
     ) -> Pumped {
         self.throttled = false;
-        let mut more = false;
-        if let HostSide::Attached(host) = &mut self.host {
-            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(self.handle);
-            let moved = host
-                .send_outward(socket, now.0, rates)
-                .and_then(|out| Ok((out, host.read_inward(socket, now.0, rates)?)));
-            match moved {
-                Ok((out, inward)) => {
-                    self.throttled = out == Moved::Throttled || inward == Moved::Throttled;
-                    more = inward == Moved::More;
-                }
-                Err(_) => {
-                    self.reset(now.1, stack, device);
-                    return Pumped::Gone;
-                }
+        let mut busy = true;
+        for _ in 0..MOST_ROUNDS {
+            let Ok(more) = self.move_bytes(now.0, rates) else {
+                self.reset(now.1, stack, device);
+                return Pumped::Gone;
+            };
+            let quiet = self.draining.is_some() || self.send_segments(now.1, stack, device);
+            if self.empty_segments > MOST_EMPTY_SEGMENTS {
+                self.reset(now.1, stack, device);
+                return Pumped::Gone;
             }
-        }
-        device.take_empty_segments();
-        let mut quiet = false;
-        for _ in 0..MOST_PASSES {
-            if stack.poll_egress(now.1, device, &mut self.sockets) == PollResult::None {
-                quiet = true;
+            busy = more || !quiet;
+            if !more || !quiet {
                 break;
             }
         }
+        self.wakes_at = match self.guest_side(now.1) {
+            GuestSide::Serves => stack.poll_at(now.1, &self.sockets),
+            GuestSide::Drains(until) => Some(until),
+            GuestSide::Over => {
+                self.close_host();
+                return Pumped::Gone;
+            }
+        };
+        if busy { Pumped::Busy } else { Pumped::Idle }
+    }
+
+    /// Moves bytes between the stack and the other end. Returns whether there may be more to read.
+    fn move_bytes(&mut self, now: Instant, rates: &mut Rates) -> io::Result<bool> {
+        let HostSide::Attached(host) = &mut self.host else {
+            return Ok(false);
+        };
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(self.handle);
+        let out = host.send_outward(socket, now, rates)?;
+        let inward = host.read_inward(socket, now, rates)?;
+        self.throttled = out == Moved::Throttled || inward == Moved::Throttled;
+        Ok(inward == Moved::More)
+    }
+
+    /// Lets the stack send. Returns whether it has nothing more to send.
+    fn send_segments(
+        &mut self,
+        now: StackInstant,
+        stack: &mut Interface,
+        device: &mut TunDevice,
+    ) -> bool {
+        device.take_empty_segments();
+        let mut send = || stack.poll_egress(now, device, &mut self.sockets) == PollResult::None;
+        let quiet = (0..MOST_PASSES).any(|_| send());
         self.empty_segments += device.take_empty_segments();
-        if self.empty_segments > MOST_EMPTY_SEGMENTS {
-            self.reset(now.1, stack, device);
-            return Pumped::Gone;
+        quiet
+    }
+
+    /// What the guest's side is about to do.
+    fn guest_side(&mut self, now: StackInstant) -> GuestSide {
+        // It listens again if the guest reset it before it was established: the program did not
+        // wait for the answer.
+        let ended = [tcp::State::Closed, tcp::State::TimeWait, tcp::State::Listen];
+        if !ended.contains(&self.socket().state()) {
+            return GuestSide::Serves;
         }
-        if matches!(self.socket().state(), tcp::State::Closed | tcp::State::TimeWait) {
-            self.close_host();
-            return Pumped::Gone;
+        match &self.host {
+            HostSide::Attached(host) if host.guest_ended && !host.shut => {}
+            _ => return GuestSide::Over,
         }
-        self.wakes_at = stack.poll_at(now.1, &self.sockets);
-        if more || !quiet { Pumped::Busy } else { Pumped::Idle }
+        let until = *self.draining.get_or_insert(now + ANSWER_WITHIN);
+        if now < until { GuestSide::Drains(until) } else { GuestSide::Over }
     }
 
     /// A guest that reset the connection resets it at the other end too.
@@ -252,133 +289,6 @@ impl Connection {
         {
             // Only TCP sockets have it; for a socket pair closing is enough.
             let _ = sockopt::set_socket_linger(&host.fd, Some(std::time::Duration::ZERO));
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moved {
-    All,
-    More,
-    Throttled,
-}
-
-impl HostSocket {
-    /// Sends what the guest has sent, and its end.
-    fn send_outward(
-        &mut self,
-        socket: &mut tcp::Socket<'_>,
-        now: Instant,
-        rates: &mut Rates,
-    ) -> io::Result<Moved> {
-        while self.writable && socket.can_recv() {
-            let most = rates.outward_available(now);
-            if most == 0 {
-                return Ok(Moved::Throttled);
-            }
-            let sent = socket.recv(|data| {
-                let data = &data[..data.len().min(most)];
-                match send(&self.fd, data, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                    Ok(len) => (len, Ok(len)),
-                    Err(error) => (0, Err(error)),
-                }
-            });
-            match sent {
-                Ok(Ok(len)) => rates.count_outward(len),
-                Ok(Err(Errno::AGAIN)) => self.writable = false,
-                Ok(Err(Errno::INTR)) => {}
-                Ok(Err(error)) => return Err(error.into()),
-                Err(_) => break,
-            }
-        }
-        let guest_ended = matches!(
-            socket.state(),
-            tcp::State::CloseWait
-                | tcp::State::LastAck
-                | tcp::State::Closing
-                | tcp::State::TimeWait
-        );
-        if guest_ended && !self.shut && socket.recv_queue() == 0 {
-            self.shut = true;
-            // The other end may have reset the connection; reading says so.
-            let _ = shutdown(&self.fd, Shutdown::Write);
-        }
-        Ok(Moved::All)
-    }
-
-    /// Reads what the other end has sent, and its end.
-    fn read_inward(
-        &mut self,
-        socket: &mut tcp::Socket<'_>,
-        now: Instant,
-        rates: &mut Rates,
-    ) -> io::Result<Moved> {
-        let mut read = 0;
-        while self.readable && !self.ended && socket.can_send() {
-            let most = rates.inward_available(now);
-            if most == 0 {
-                return Ok(Moved::Throttled);
-            }
-            if read >= MOST_READ {
-                return Ok(Moved::More);
-            }
-            let received = socket.send(|space| {
-                let len = space.len().min(most);
-                match rustix::io::read(self.fd.as_fd(), &mut space[..len]) {
-                    Ok(len) => (len, Ok(len)),
-                    Err(error) => (0, Err(error)),
-                }
-            });
-            match received {
-                Ok(Ok(0)) => self.ended = true,
-                Ok(Ok(len)) => {
-                    read += len;
-                    rates.count_inward(len);
-                }
-                Ok(Err(Errno::AGAIN)) => self.readable = false,
-                Ok(Err(Errno::INTR)) => {}
-                Ok(Err(error)) => return Err(error.into()),
-                Err(_) => break,
-            }
-        }
-        if self.ended && socket.may_send() {
-            socket.close();
-        }
-        Ok(Moved::All)
-    }
-}
-
-impl Rates {
-    fn limit_to_run(&self, most: usize) -> usize {
-        match self.left {
-            Some(left) => most.min(usize::try_from(left).unwrap_or(usize::MAX)),
-            None => most,
-        }
-    }
-
-    pub(super) fn outward_available(&mut self, now: Instant) -> usize {
-        let most = self.outward.available(now);
-        self.limit_to_run(most)
-    }
-
-    pub(super) fn inward_available(&mut self, now: Instant) -> usize {
-        let most = self.inward.available(now);
-        self.limit_to_run(most)
-    }
-
-    pub(super) fn count_outward(&mut self, bytes: usize) {
-        self.outward.count(bytes);
-        self.take_from_run(bytes);
-    }
-
-    pub(super) fn count_inward(&mut self, bytes: usize) {
-        self.inward.count(bytes);
-        self.take_from_run(bytes);
-    }
-
-    fn take_from_run(&mut self, bytes: usize) {
-        if let Some(left) = &mut self.left {
-            *left = left.saturating_sub(bytes as u64);
         }
     }
 }

@@ -16,7 +16,8 @@ use rustix::{
 };
 
 use super::{
-    connection::Rates,
+    budget::Rates,
+    connection::Pumped,
     device::TunDevice,
     ingress::FlowKey,
     replies::{Unreachable, build_datagram, build_unreachable},
@@ -111,18 +112,18 @@ impl DatagramFlows {
         Some(flow)
     }
 
-    /// Reads datagrams of the other end. Returns whether there may be more.
+    /// Reads datagrams of the other end.
     pub(super) fn receive(
         &mut self,
         id: FlowId,
         device: &mut TunDevice,
         rates: &mut Rates,
-    ) -> bool {
+    ) -> Pumped {
         let Some(flow) = self.flows.get_mut(&id) else {
-            return false;
+            return Pumped::Idle;
         };
         let Some(socket) = &flow.socket else {
-            return false;
+            return Pumped::Idle;
         };
         let now = Instant::now();
         let mut buffer = [0; 65_536];
@@ -141,7 +142,7 @@ impl DatagramFlows {
                         device.send_packet(&packet);
                     }
                 }
-                Err(Errno::AGAIN) => return false,
+                Err(Errno::AGAIN) => return Pumped::Idle,
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNREFUSED) => {
                     if let Some(packet) = build_unreachable(&flow.first, Unreachable::Port) {
@@ -150,11 +151,11 @@ impl DatagramFlows {
                 }
                 Err(_) => {
                     self.refuse(id, Unreachable::Host, device);
-                    return false;
+                    return Pumped::Gone;
                 }
             }
         }
-        true
+        Pumped::Busy
     }
 
     /// Forgets flows that were not used for a while.

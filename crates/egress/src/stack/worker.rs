@@ -3,14 +3,17 @@
 //! The event loop: packets of the guest, messages of the broker, sockets of connections. Every turn
 //! does a bounded amount of work.
 
+mod ending;
 mod opening;
 mod start;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, HashSet},
     io,
     net::SocketAddr,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     time::{Duration, Instant},
 };
 
@@ -22,8 +25,8 @@ use smoltcp::{
 };
 
 use super::{
-    budget::{BufferBudget, TokenBucket},
-    connection::{Connection, Pumped, Rates},
+    budget::{BufferBudget, Rates, TokenBucket},
+    connection::{Connection, Pumped},
     datagrams::{DatagramFlows, Queries},
     device::TunDevice,
     ingress::{FlowKey, GuestPacket, classify_packet},
@@ -37,6 +40,8 @@ use crate::{
 
 /// Packets of the guest that one turn reads.
 const MOST_PACKETS: usize = 64;
+/// Events that one turn takes.
+const MOST_EVENTS: usize = 64;
 /// Messages of the broker that one turn reads.
 const MOST_MESSAGES: usize = 64;
 /// How often bytes are reported.
@@ -70,7 +75,10 @@ pub(crate) struct StackWorker {
     new_flows: TokenBucket,
     reported_denials: TokenBucket,
     metered: Instant,
+    /// Space for the events of a turn.
+    events: Vec<epoll::Event>,
     tun_readable: bool,
+    broker_readable: bool,
     ending: bool,
 }
 
@@ -104,7 +112,9 @@ impl StackWorker {
             return Ok(false);
         }
         self.link.send_waiting()?;
-        self.read_messages()?;
+        if std::mem::take(&mut self.broker_readable) {
+            self.read_messages()?;
+        }
         self.wake_connections();
         self.pump_connections()?;
         if self.ending || self.metered.elapsed() >= METER_PERIOD {
@@ -120,21 +130,23 @@ impl StackWorker {
     }
 
     fn wait_for_events(&mut self, timeout: Duration) -> io::Result<()> {
-        let mut events = Vec::with_capacity(64);
+        let mut events = std::mem::take(&mut self.events);
+        events.clear();
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         let space = rustix::buffer::spare_capacity(&mut events);
         match epoll::wait(&self.epoll, space, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        for event in events {
+        for event in &events {
             let flags = event.flags;
             match event.data.u64() {
                 TUN => self.tun_readable = true,
-                BROKER => {}
+                BROKER => self.broker_readable = true,
                 id => self.mark_ready(id, flags),
             }
         }
+        self.events = events;
         Ok(())
     }
 
@@ -343,13 +355,15 @@ impl StackWorker {
         for id in std::mem::take(&mut self.active) {
             let now = (Instant::now(), self.stack_now());
             let Some(connection) = self.connections.get_mut(&id) else {
-                if self.datagrams.receive(id, &mut self.device, &mut self.rates) {
-                    self.active.insert(id);
+                match self.datagrams.receive(id, &mut self.device, &mut self.rates) {
+                    Pumped::Idle => {}
+                    Pumped::Busy => drop(self.active.insert(id)),
+                    Pumped::Gone => self.link.send(&WorkerMessage::Gone { id })?,
                 }
                 continue;
             };
             let pumped = connection.pump(now, &mut self.stack, &mut self.device, &mut self.rates);
-            if let Some(bytes) = connection.next_first_bytes() {
+            while let Some(bytes) = connection.next_first_bytes() {
                 self.link.send(&WorkerMessage::FirstBytes { id, bytes })?;
             }
             match pumped {
@@ -362,34 +376,5 @@ impl StackWorker {
             self.end_for_quota()?;
         }
         Ok(())
-    }
-
-    fn forget_connection(&mut self, id: FlowId) -> io::Result<()> {
-        if let Some(connection) = self.connections.remove(&id) {
-            self.by_flow.remove(&connection.flow);
-            self.buffers.give_back(connection.send_buffer);
-            self.link.send(&WorkerMessage::Gone { id })?;
-        }
-        Ok(())
-    }
-
-    /// The bytes of the run are used up: every connection is reset.
-    fn end_for_quota(&mut self) -> io::Result<()> {
-        let ids: Vec<FlowId> = self.connections.keys().copied().collect();
-        for id in ids {
-            let now = self.stack_now();
-            if let Some(connection) = self.connections.get_mut(&id) {
-                connection.reset(now, &mut self.stack, &mut self.device);
-                let (remote, limit) = (connection.flow.remote, DenialReason::LimitReached);
-                self.report_denial(remote, NetworkProtocol::Tcp, limit)?;
-            }
-            self.forget_connection(id)?;
-        }
-        Ok(())
-    }
-
-    fn watch(&self, id: FlowId, fd: BorrowedFd<'_>) -> io::Result<()> {
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
-        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id), flags)?)
     }
 }

@@ -250,6 +250,32 @@ fn a_handshake_that_hides_its_name_is_refused() {
 }
 
 #[test]
+fn a_probe_that_says_nothing_reaches_the_server_and_is_no_denial() {
+    if !is_possible() {
+        return;
+    }
+    let internet = internet_with_web(&["web.example:5432", "web.example:443"]);
+    let (ended, ends) = std::sync::mpsc::channel();
+    for address in ["93.184.216.34:5432", "93.184.216.34:443"] {
+        let ended = ended.clone();
+        internet.serve(address, move |mut stream| {
+            let mut bytes = Vec::new();
+            ended.send(stream.read_to_end(&mut bytes).map(|_| bytes.len()).ok()).unwrap();
+        });
+    }
+    internet.in_cell(|| {
+        look_up("web.example", RecordType::A);
+        drop(connect("93.184.216.34:5432").unwrap());
+    });
+    // Both well before a guest that must show a name runs out of time.
+    let soon = Duration::from_secs(4);
+    assert_eq!(ends.recv_timeout(soon), Ok(Some(0)));
+    internet.in_cell(|| drop(connect("93.184.216.34:443").unwrap()));
+    assert_eq!(ends.recv_timeout(soon), Ok(Some(0)));
+    assert_eq!(internet.finish().denied, []);
+}
+
+#[test]
 fn other_ports_carry_protocols_without_names_but_no_tls_of_other_names() {
     if !is_possible() {
         return;

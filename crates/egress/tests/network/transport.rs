@@ -2,13 +2,17 @@
 
 use std::{
     io::{ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream, UdpSocket},
+    net::{Shutdown, SocketAddr, TcpStream, UdpSocket},
     time::Duration,
 };
 
 use cloche_model::{ByteSize, DenialReason, NetworkLimits, NetworkPolicy};
 use cloche_test_support::eventually_blocking;
 use hickory_proto::rr::RecordType;
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+};
 
 use crate::{
     internet::{
@@ -155,14 +159,75 @@ fn connections_and_bytes_of_a_run_are_limited() {
         let mut received = Vec::new();
         let ended = stream.read_to_end(&mut received).map_err(|error| error.kind());
         assert_eq!(ended, Err(ErrorKind::ConnectionReset));
-        assert!(received.len() <= 1024 * 1024, "{}", received.len());
+        // All that was counted, and no more.
+        assert_eq!(received.len(), 1024 * 1024);
         let after = connect("93.184.216.34:7006").unwrap_err().kind();
         assert_eq!(after, ErrorKind::ConnectionRefused);
     });
     let report = internet.finish();
-    assert!(report.bytes_in <= 1024 * 1024, "{report:?}");
+    assert_eq!(report.bytes_in, 1024 * 1024, "{report:?}");
     assert!(report.denied.iter().all(|denied| denied.reason == DenialReason::LimitReached));
     assert!(!report.denied.is_empty());
+}
+
+/// Begins a connection and gives it up before anything has answered.
+fn give_up(address: &str) {
+    let address: SocketAddr = address.parse().unwrap();
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+    assert_eq!(rustix::net::connect(&socket, &address), Err(Errno::INPROGRESS));
+}
+
+#[test]
+fn connections_that_are_given_up_leave_their_places() {
+    if !is_possible() {
+        return;
+    }
+    let limits = NetworkLimits { connections: 3, ..NetworkLimits::default() };
+    let internet = TestInternet::start(NetworkPolicy::Unrestricted, limits, settings());
+    internet.serve("93.184.216.34:7008", echo_after_end);
+    internet.in_cell(|| {
+        for _ in 0..4 {
+            (0..3).for_each(|_| give_up("93.184.216.34:7008"));
+            let mut stream =
+                eventually_blocking("a place for a connection", || connect("93.184.216.34:7008"));
+            stream.write_all(b"here").unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert_eq!(answer, "here");
+        }
+    });
+    internet.finish();
+}
+
+#[test]
+fn a_slow_server_that_has_ended_gets_every_byte() {
+    if !is_possible() {
+        return;
+    }
+    const SENT: usize = 12_000_000;
+    let internet = TestInternet::unrestricted();
+    let (count, counted) = std::sync::mpsc::channel();
+    internet.serve("93.184.216.34:7009", move |mut stream| {
+        stream.write_all(b"enough").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let (mut received, mut buffer) = (0, vec![0; 32 * 1024]);
+        while let Ok(len @ 1..) = stream.read(&mut buffer) {
+            received += len;
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        count.send(received).unwrap();
+    });
+    internet.in_cell(|| {
+        let mut stream = connect("93.184.216.34:7009").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "enough");
+        stream.write_all(&vec![7; SENT]).unwrap();
+    });
+    assert_eq!(counted.recv_timeout(Duration::from_secs(60)), Ok(SENT));
+    internet.finish();
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Instant,
 };
 
@@ -89,6 +89,11 @@ impl StackWorker {
             epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id), flags)?;
         }
         Ok(())
+    }
+
+    fn watch(&self, id: FlowId, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET;
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(id), flags)?)
     }
 
     fn watch_connection(&self, id: FlowId) -> io::Result<()> {

@@ -17,13 +17,12 @@ use smoltcp::{
     wire::{HardwareAddress, IpCidr},
 };
 
-use super::{BROKER, FIRST_FLOW, StackWorker, TUN};
+use super::{BROKER, FIRST_FLOW, MOST_EVENTS, StackWorker, TUN};
 use crate::{
     addresses::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6},
     protocol::{StackMessage, set_nonblocking},
     stack::{
-        budget::{BufferBudget, ByteRate, TokenBucket},
-        connection::Rates,
+        budget::{BufferBudget, ByteRate, Rates, TokenBucket},
         datagrams::{DatagramFlows, Queries},
         device::TunDevice,
         link::BrokerLink,
@@ -71,7 +70,10 @@ impl StackWorker {
             new_flows: TokenBucket::new(limits.new_per_second.into(), limits.new_burst.into(), now),
             reported_denials: TokenBucket::new(50, 200, now),
             metered: now,
+            events: Vec::with_capacity(MOST_EVENTS),
             tun_readable: false,
+            // The broker may have sent more than its first message.
+            broker_readable: true,
             ending: false,
         })
     }
