@@ -175,9 +175,10 @@ fn clone_mount_tree(directory: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Makes the paths of the cgroup directories go through file descriptors, as `pivot_root` hides the
-/// original paths.
-fn open_cgroup_dirs(hierarchy: CgroupHierarchy) -> io::Result<(CgroupHierarchy, Vec<OwnedFd>)> {
-    let mut open: Vec<OwnedFd> = Vec::new();
+/// original paths. The files that come with the hierarchy are kept.
+fn open_cgroup_dirs(
+    (hierarchy, mut open): (CgroupHierarchy, Vec<OwnedFd>),
+) -> io::Result<(CgroupHierarchy, Vec<OwnedFd>)> {
     let mut through = |path: PathBuf| -> io::Result<PathBuf> {
         let (parent, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::NotFound)?;
         let fd: OwnedFd = fs::File::open(parent)?.into();
