@@ -27,6 +27,7 @@ pub(crate) mod pool;
 pub(crate) mod pool_bucket;
 mod pool_refill;
 pub(crate) mod priority;
+pub(crate) mod reached_stores;
 pub(crate) mod run;
 pub(crate) mod run_error;
 pub(crate) mod spawner_client;

@@ -22,6 +22,7 @@ mod host_setup;
 mod image;
 mod image_mounter;
 mod lock_watch;
+mod mount_server_process;
 mod network_worker;
 mod packer_process;
 mod plan_cache;

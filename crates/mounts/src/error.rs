@@ -50,6 +50,19 @@ impl StorageError {
         }
     }
 
+    /// Whether it says, as the answer to a list, that there is no such bucket. The client library has
+    /// no kind of error for it.
+    #[must_use]
+    pub fn is_missing_bucket(&self) -> bool {
+        match self {
+            Self::NotFound => true,
+            Self::Unreachable(text) => {
+                text.contains("NoSuchBucket") || text.contains("404 Not Found")
+            }
+            _ => false,
+        }
+    }
+
     /// Whether it says something about the storage and not about what the guest asked for.
     #[must_use]
     pub fn is_storage_fault(&self) -> bool {

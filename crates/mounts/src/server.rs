@@ -5,6 +5,7 @@ mod attributes;
 mod confinement;
 mod control;
 mod directory;
+mod lazy_runtime;
 mod meter;
 mod objects;
 mod process;

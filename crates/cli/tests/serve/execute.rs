@@ -1,9 +1,14 @@
 //! Inline execution in real sandboxes.
 
+use std::{process::Command, time::Duration};
+
 use reqwest::Method;
 use serde_json::json;
 
-use crate::host::{Host, trace_id};
+use crate::{
+    host::{Host, trace_id},
+    support::{binary, ended, skip},
+};
 
 #[tokio::test]
 async fn python_node_and_bash_run() {
@@ -93,4 +98,28 @@ async fn invalid_utf_8_in_output_is_replaced() {
     let (status, answer) = host.run(json!({"code": "printf 'a\\xffb'", "language": "bash"})).await;
     assert_eq!((status, &answer["stdout"]), (200, &json!("a\u{fffd}b")), "{answer}");
     assert_eq!(answer["invalid_utf8"], true);
+}
+
+#[tokio::test]
+async fn a_spawner_of_another_pid_namespace_takes_no_cgroups_away() {
+    let Some(host) = Host::start().await else { return };
+    let body = json!({"language": "bash", "code": "echo 1"});
+    let (_, answer) = host.run(body.clone()).await;
+    assert_eq!(answer["stdout"], "1\n", "{answer}");
+    // Cgroups for the next cells are prepared when it has been quiet for a while.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // It sees no process of the server, whose directories it could take for those of a dead one.
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", binary(), "run", "-c", "print(1)"]);
+    let inside = ended(command, b"");
+    if inside.stderr.starts_with("unshare") {
+        skip(&inside.stderr);
+        return;
+    }
+    assert_eq!(inside.stdout, "1\n", "{inside:?}");
+    // More runs than cells are parked.
+    let runs = (0..10).map(|_| host.run(body.clone()));
+    for (_, answer) in futures::future::join_all(runs).await {
+        assert_eq!(answer["stdout"], "1\n", "{answer} {}", host.said("log"));
+    }
 }

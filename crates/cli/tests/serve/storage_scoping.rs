@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     host::{Host, trace_id},
     moto::Moto,
-    storage_connections::{connect, operator_json, put_object},
+    storage_connections::{BUCKET, connect, operator_json, put_object},
     volumes::{download, upload},
 };
 
@@ -227,11 +227,24 @@ async fn a_rotated_credential_is_used_without_a_restart_and_a_broken_mount_fails
     let words = ["storage", "set", "company-data", "--access-key-id", "AKIANEXT"];
     operator_json(&host, &[&words[..], &["--secret-file", "-"]].concat(), "another-secret");
     assert_eq!(printed(&host, "ls /data/company-data", &[]).await, "reports\nsecret\n");
-    // A connection that cannot be used any more: the error names the mount and nothing of the store.
+    // A connection that cannot be used any more ends a run before any code. The error names the mount
+    // and nothing of the store.
     let words = ["storage", "set", "company-data", "--no-check", "--bucket", "no-such-bucket"];
     operator_json(&host, &words, "");
-    let (_, answer) = bash(&host, "ls /data/company-data && echo listed", &[]).await;
-    assert_eq!(answer["success"], false, "{answer}");
-    let said = format!("{}{}", answer["stderr"], answer["error"]);
-    assert!(!said.contains("no-such-bucket") && !said.contains("127.0.0.1"), "{said}");
+    let (_, answer) = bash(&host, "echo ran; ls /data/company-data", &[]).await;
+    let sentence = "storage mount \"company-data\" failed: the bucket does not exist";
+    assert_eq!(
+        (&answer["success"], &answer["error"]),
+        (&json!(false), &json!(sentence)),
+        "{answer}"
+    );
+    assert_eq!(answer["stdout"], "", "{answer}");
+    drop(moto);
+    // Credentials that have not been used yet: an answer to others says nothing of them.
+    let words = ["storage", "set", "company-data", "--no-check", "--bucket", BUCKET];
+    let access = ["--access-key-id", "AKIALAST", "--secret-file", "-"];
+    operator_json(&host, &[&words[..], &access].concat(), "a-third-secret");
+    let (_, answer) = bash(&host, "echo ran; ls /data/company-data", &[]).await;
+    let sentence = "storage mount \"company-data\" failed: the storage could not be reached";
+    assert_eq!((&answer["stdout"], &answer["error"]), (&json!(""), &json!(sentence)), "{answer}");
 }

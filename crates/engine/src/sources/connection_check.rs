@@ -137,10 +137,7 @@ async fn read_some(
 /// A sentence for the operator: what is wrong, and what to do.
 fn describe_fault(step: &str, error: &StorageError) -> String {
     match error {
-        StorageError::NotFound => NO_BUCKET.to_owned(),
-        // The client library has no kind of error for a list of a bucket that does not exist.
-        StorageError::Unreachable(text) if text.contains("NoSuchBucket") => NO_BUCKET.to_owned(),
-        StorageError::Unreachable(text) if text.contains("404 Not Found") => NO_BUCKET.to_owned(),
+        error if error.is_missing_bucket() => NO_BUCKET.to_owned(),
         StorageError::Denied(_) if step == "list" => {
             "the storage refuses these credentials; check the access key and its secret, and that \
              they may list the bucket"

@@ -22,6 +22,7 @@ use super::{
     home_place::HomePlace,
     metrics::{ExecutorMetrics, ExecutorReading},
     pool::{Pool, PoolKey},
+    reached_stores::ReachedStores,
     run_error::RunError,
     spawner_client::{CellSource, SpawnError, SpawnerClient},
     spawner_process::SpawnerProcess,
@@ -67,6 +68,8 @@ pub(super) struct ExecutorInner {
     /// The broker of networks. Without it no run has a network.
     pub(super) broker: Option<BrokerClient>,
     pub(super) storage: MountStorageConfig,
+    /// The object stores that have answered a short while ago.
+    pub(super) reached_stores: ReachedStores,
     missing: Vec<(String, String)>,
     /// The substrates that were tried and can be used.
     pub(super) tried: Mutex<BTreeSet<Substrate>>,
@@ -114,6 +117,7 @@ impl Executor {
             broker: broker.filter(|_| contained.is_none()),
             contained,
             storage,
+            reached_stores: ReachedStores::default(),
             missing,
             tried: Mutex::default(),
             aftermaths: TaskTracker::new(),

@@ -76,6 +76,7 @@ impl Executor {
     }
 
     async fn run_to_end(&self, mut run: Run<'_>, mut io: RunIo) -> Result<RunOutcome, RunError> {
+        run.check_storage().await?;
         let network = run.open_network().await?;
         let (job, home) = run.prepare_job(network.as_ref()).await?;
         let mut cell = run.acquire_cell(io.priority.take()).await?;
@@ -241,16 +242,20 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Refuses storage that cannot be mounted, before the run takes a cell.
+    async fn check_storage(&self) -> Result<(), RunError> {
+        match self.spec.mounts.first() {
+            Some(mount) if matches!(self.place, HomePlace::Contained { .. }) => {
+                let reason = "contained cells cannot have storage mounts".to_owned();
+                Err(RunError::Storage { slug: mount.slug.to_string(), reason })
+            }
+            _ => self.executor.reached_stores.check_mounts(&self.spec.mounts).await,
+        }
+    }
+
     /// Step 4: mounts the storage of the run in the cell.
     async fn mount_storage(&mut self, cell: &mut Cell) -> Result<Option<StorageMounts>, RunError> {
         let ExecutorInner { storage, spawner, .. } = self.executor;
-        if matches!(self.place, HomePlace::Contained { .. })
-            && let Some(mount) = self.spec.mounts.first()
-        {
-            spawner.kill_cell(cell.id).await;
-            let reason = "contained cells cannot have storage mounts".to_owned();
-            return Err(RunError::Storage { slug: mount.slug.to_string(), reason });
-        }
         StorageMounts::attach(&mut self.spec, storage, cell, spawner).await
     }
 
@@ -264,7 +269,7 @@ impl<'a> Run<'a> {
     ) -> Vec<MountReport> {
         match ending {
             RunEnding::TimedOut | RunEnding::Cancelled => storage.take_stopped(),
-            _ => storage.finish(control).await,
+            _ => storage.finish(control, &self.executor.reached_stores).await,
         }
     }
 

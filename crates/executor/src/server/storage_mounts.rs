@@ -26,8 +26,8 @@ use rustix::{
 use tokio::{io::unix::AsyncFd, sync::mpsc, time::timeout};
 
 use super::{
-    cell::Cell, control_socket::ControlSocket, run_error::RunError, spawner_client::SpawnerClient,
-    warm,
+    cell::Cell, control_socket::ControlSocket, reached_stores::ReachedStores, run_error::RunError,
+    spawner_client::SpawnerClient, warm,
 };
 use crate::protocol::{MountServerUser, StorageMountRequest};
 
@@ -140,9 +140,15 @@ impl StorageMounts {
     }
 
     /// Ends the mounts after the program has ended: what it wrote is stored when this returns.
-    pub(crate) async fn finish(mut self, control: &mut ControlSocket) -> Vec<MountReport> {
+    pub(crate) async fn finish(
+        mut self,
+        control: &mut ControlSocket,
+        stores: &ReachedStores,
+    ) -> Vec<MountReport> {
         let reports = timeout(REPORT_TIMEOUT, self.ask_for_reports(control)).await;
-        reports.ok().flatten().unwrap_or_else(|| self.report_loss())
+        let reports = reports.ok().flatten().unwrap_or_else(|| self.report_loss());
+        stores.note_use(&self.specs, &reports);
+        reports
     }
 
     /// Ends the mounts of a run that is stopped: nothing more is stored, and every request of the

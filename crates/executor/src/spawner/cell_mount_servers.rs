@@ -106,13 +106,22 @@ impl CellRegistry<'_> {
         if self.storage.servers.contains_key(&cell) {
             return Err(refused("the cell has storage"));
         }
-        let kind = WorkerKind::MountServer;
         let hierarchy = self.plans.host.cgroups.as_ref();
-        let cgroup = hierarchy.map(|all| self.prepared.take_worker_cgroup(all, kind)).transpose();
-        let cgroup = cgroup.map_err(|_| refused("there is no cgroup for the mount server"))?;
+        let (idle, cgroup) = match self.prepared.take_mount_server() {
+            Some(mut idle) => {
+                let cgroup = idle.cgroup.take();
+                (Some(idle), cgroup)
+            }
+            None => {
+                let kind = WorkerKind::MountServer;
+                let take = |all| self.prepared.take_worker_cgroup(all, kind);
+                let cgroup = hierarchy.map(take).transpose();
+                (None, cgroup.map_err(|_| refused("there is no cgroup for the mount server"))?)
+            }
+        };
         let entry = cgroup.as_ref().map_or_else(CgroupEntry::default, Cgroup::entry);
-        let target = MountTarget { slot, cell: pid_one.as_fd(), user, cgroup: &entry };
-        match self.storage.mounter.mount(&target, requests, fds) {
+        let target = MountTarget { slot, cell: pid_one.as_fd(), user, cgroup: &entry, idle };
+        match self.storage.mounter.mount(target, requests, fds) {
             Ok(pidfd) => self.keep_mount_server(cell, Arc::new(pidfd), cgroup),
             Err(error) => {
                 cgroup.into_iter().for_each(|cgroup| self.prepared.retire_cgroup(cgroup));

@@ -67,7 +67,8 @@ impl<'a> CellRegistry<'a> {
     ) -> Self {
         let ids = plans.host.privileged.then_some(plans.host.ids);
         let networks = CellNetworks::new(NetworkAttacher::new(ids, plans.host.tun_node.take()));
-        let storage = CellMountServers::new(StorageMounter::new(ids));
+        let storage =
+            CellMountServers::new(StorageMounter::new(ids, plans.host.mount_devices.take()));
         let (cells, templates) = (BTreeMap::new(), BTreeMap::new());
         let removals = PendingRemovals::default();
         Self { cells, templates, plans, prepared, poller, removals, networks, storage }

@@ -186,6 +186,7 @@ pub(super) fn prepare_contained_host(
         missing,
         contained: Some(contained),
         tun_node: None,
+        mount_devices: None,
         _open: Vec::new(),
     })
 }

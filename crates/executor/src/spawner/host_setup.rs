@@ -51,6 +51,8 @@ pub(super) struct HostSetup {
     pub(super) contained: Option<ContainedHost>,
     /// The device node of tun interfaces, opened without access; `None` if there is none.
     pub(super) tun_node: Option<OwnedFd>,
+    /// The kernel's directory of the devices behind mounts, if the spawner may change them.
+    pub(super) mount_devices: Option<OwnedFd>,
     /// Keeps the cgroup directories reachable without the host's root, and the host ids reserved.
     pub(super) _open: Vec<OwnedFd>,
 }
@@ -109,6 +111,7 @@ pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
     // Cloned before the new root hides any path.
     let layers = layers.map(clone_mount_tree).transpose()?;
     let tun_node = network_worker::open_tun_node();
+    let mount_devices = privileged.then(storage_mounter::open_device_directory).flatten();
     let root = Path::new("/tmp");
     mount_at(c"cloche", root, c"tmpfs", 2, c"mode=755")?;
     let mut image = build_root(root, privileged.then_some(ids))?;
@@ -132,6 +135,7 @@ pub(super) fn prepare_host(ground: &SpawnerGround) -> io::Result<HostSetup> {
         missing,
         contained: None,
         tun_node: tun_node.or_else(|| network_worker::make_tun_node(privileged)),
+        mount_devices,
         _open: open,
     })
 }
@@ -175,9 +179,10 @@ fn clone_mount_tree(directory: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Makes the paths of the cgroup directories go through file descriptors, as `pivot_root` hides the
-/// original paths.
-fn open_cgroup_dirs(hierarchy: CgroupHierarchy) -> io::Result<(CgroupHierarchy, Vec<OwnedFd>)> {
-    let mut open: Vec<OwnedFd> = Vec::new();
+/// original paths. The files that come with the hierarchy are kept.
+fn open_cgroup_dirs(
+    (hierarchy, mut open): (CgroupHierarchy, Vec<OwnedFd>),
+) -> io::Result<(CgroupHierarchy, Vec<OwnedFd>)> {
     let mut through = |path: PathBuf| -> io::Result<PathBuf> {
         let (parent, name) = path.parent().zip(path.file_name()).ok_or(io::ErrorKind::NotFound)?;
         let fd: OwnedFd = fs::File::open(parent)?.into();

@@ -20,6 +20,7 @@ use cloche_jail::{
 use super::{
     cell_mount_servers::MOUNT_SERVER_LIMITS,
     cell_record::CellRecord,
+    mount_server_process::IdleMountServer,
     network_worker::WORKER_LIMITS,
     packer_process::{IdlePacker, PackerProcess},
 };
@@ -27,12 +28,16 @@ use crate::protocol::{CellId, PackRequest};
 
 /// How many netns, and how many cgroups of the latest limits, are prepared.
 const LEVEL: usize = 4;
+/// How many mount servers are started ahead.
+const MOUNT_SERVERS: usize = 2;
 /// The most cgroups that are kept for the next cells, and the most whose gauges may still be read.
 const MAX_CGROUPS: usize = 32;
 /// How many used cgroups are kept for the page cache that is charged to them.
 const MAX_CACHED: usize = 64;
 /// How long the shutdown gives page cache back.
 const SHUTDOWN_BUDGET: Duration = Duration::from_millis(200);
+/// How long the shutdown waits for the end of a process that it has killed, in nanoseconds.
+const WAIT_FOR_END: u64 = 50_000_000;
 
 /// What is prepared for the next cells.
 pub(super) struct PreparedResources {
@@ -52,6 +57,8 @@ pub(super) struct PreparedResources {
     cgroups_made: u64,
     /// For the next processes beside cells, by their kind.
     worker_cgroups: [WorkerCgroups; 2],
+    /// Mount servers that wait for their mounts; only once one was needed.
+    mount_servers: Vec<IdleMountServer>,
     packer: PackerProcess,
     packer_reserve: PackerReserve,
 }
@@ -105,6 +112,7 @@ impl PreparedResources {
             own_network: File::open("/proc/self/ns/net").ok().map(OwnedFd::from),
             cgroups_made: 0,
             worker_cgroups: Default::default(),
+            mount_servers: Vec::new(),
         }
     }
 
@@ -136,6 +144,36 @@ impl PreparedResources {
             Some(cgroup) => Ok(cgroup),
             None => self.make_worker_cgroup(all, kind),
         }
+    }
+
+    /// A mount server that waits for its mounts.
+    pub(super) fn take_mount_server(&mut self) -> Option<IdleMountServer> {
+        self.worker_cgroups[WorkerKind::MountServer as usize].is_needed = true;
+        self.mount_servers.pop()
+    }
+
+    /// Starts a mount server ahead; false if that is not possible.
+    fn start_mount_server(&mut self, all: Option<&CgroupHierarchy>) -> bool {
+        let kind = WorkerKind::MountServer;
+        let cgroup = match all.map(|all| self.take_worker_cgroup(all, kind)).transpose() {
+            Ok(cgroup) => cgroup,
+            Err(_) => return false,
+        };
+        match IdleMountServer::start(cgroup) {
+            Ok(idle) => {
+                self.mount_servers.push(idle);
+                true
+            }
+            Err((_, cgroup)) => {
+                cgroup.into_iter().for_each(|cgroup| self.retire_cgroup(cgroup));
+                false
+            }
+        }
+    }
+
+    fn misses_mount_server(&self) -> bool {
+        self.worker_cgroups[WorkerKind::MountServer as usize].is_needed
+            && self.mount_servers.len() < MOUNT_SERVERS
     }
 
     fn make_worker_cgroup(
@@ -253,6 +291,7 @@ impl PreparedResources {
             && (self.cached.len() > MAX_CACHED
                 || matches!(self.packer_reserve, PackerReserve::Taken)
                 || self.networks.len() < LEVEL
+                || self.misses_mount_server()
                 || with_cgroups && self.missing_cgroup_limits().is_some()
                 || with_cgroups && self.missing_worker_cgroup().is_some())
     }
@@ -293,6 +332,9 @@ impl PreparedResources {
             self.networks.push(network);
             return true;
         }
+        if self.misses_mount_server() && self.start_mount_server(all) {
+            return true;
+        }
         if let (Some(all), Some(limits)) = (all, self.missing_cgroup_limits())
             && let Ok(cgroup) = self.make_cgroup(all, limits)
         {
@@ -329,7 +371,9 @@ impl Drop for PreparedResources {
         let read = mem::take(&mut self.being_read).into_values().map(|(_, cgroup)| cgroup);
         let workers = mem::take(&mut self.worker_cgroups).into_iter();
         let workers = workers.flat_map(|cgroups| cgroups.prepared);
-        let cached = self.cached.drain(..).chain(workers);
+        let idle_servers = mem::take(&mut self.mount_servers).into_iter();
+        let idle_servers = idle_servers.filter_map(|idle| idle.end(WAIT_FOR_END));
+        let cached = self.cached.drain(..).chain(workers).chain(idle_servers);
         let until = Instant::now() + SHUTDOWN_BUDGET;
         for mut cgroup in idle.chain(read).chain(self.retired.drain(..)).chain(cached) {
             if Instant::now() < until && cgroup.page_cache_bytes() > 0 {

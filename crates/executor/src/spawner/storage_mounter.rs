@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd},
+        fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt as _,
     },
     path::Path,
@@ -16,19 +16,18 @@ use std::{
 
 use cloche_jail::{
     cgroup::CgroupEntry,
-    launch::GUEST_OOM_SCORE,
-    privileges,
-    sys::{self, CloneRequest, CloneSide, PrctlOption},
+    sys::{self, PrctlOption},
 };
 use cloche_model::MOUNTS_ROOT;
-use cloche_mounts::{MountServerInput, run_mount_server};
 use rustix::{
-    fs::{CWD, Gid, Mode, OFlags, Uid},
+    fs::{AtFlags, CWD, Gid, Mode, OFlags, StatxFlags, Uid},
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags},
-    process::Pid,
 };
 
-use super::{host_ids::HostIds, io_error};
+use super::{
+    host_ids::HostIds,
+    mount_server_process::{IdleMountServer, MountServerStart, start_mount_server},
+};
 use crate::protocol::{MountServerUser, StorageMountRequest, is_plain_name};
 
 /// The device of FUSE in the spawner's root.
@@ -54,6 +53,8 @@ pub(super) struct StorageMounter {
     ids: Option<HostIds>,
     /// The mount namespace of the spawner, to return to.
     own_namespace: Option<File>,
+    /// The kernel's directory of the devices behind mounts.
+    devices: Option<OwnedFd>,
 }
 
 /// The cell in which storage is mounted.
@@ -64,6 +65,8 @@ pub(super) struct MountTarget<'a> {
     pub(super) user: MountServerUser,
     /// The cgroup of its mount server.
     pub(super) cgroup: &'a CgroupEntry,
+    /// A mount server in that cgroup that waits for its mounts.
+    pub(super) idle: Option<IdleMountServer>,
 }
 
 /// A FUSE connection and its mount, which is attached nowhere yet.
@@ -73,14 +76,14 @@ struct FuseMount {
 }
 
 impl StorageMounter {
-    pub(super) fn new(ids: Option<HostIds>) -> Self {
-        Self { ids, own_namespace: File::open("/proc/self/ns/mnt").ok() }
+    pub(super) fn new(ids: Option<HostIds>, devices: Option<OwnedFd>) -> Self {
+        Self { ids, own_namespace: File::open("/proc/self/ns/mnt").ok(), devices }
     }
 
     /// Mounts storage in a cell, and starts its mount server. Returns the pidfd of the mount server.
     pub(super) fn mount(
         &self,
-        target: &MountTarget<'_>,
+        target: MountTarget<'_>,
         requests: &[StorageMountRequest],
         fds: &[OwnedFd],
     ) -> Result<OwnedFd, StorageMountError> {
@@ -97,8 +100,7 @@ impl StorageMounter {
             mounts.push(create_fuse_mount(request, owner).map_err(failed)?);
         }
         self.attach(target.cell, requests, &mounts)?;
-        let connections: Vec<_> = mounts.into_iter().map(|mount| mount.connection).collect();
-        let started = self.start_server(control, &connections, owner, target);
+        let started = self.start_server(control, &mounts, owner, target);
         started.map_err(|source| StorageMountError { slug: requests[0].slug.clone(), source })
     }
 
@@ -161,87 +163,55 @@ impl StorageMounter {
         Ok(made?)
     }
 
-    /// Forks the mount server. If it opens files of volumes, its user is the server's, which owns
+    /// Opens the file with the kernel's read-ahead of a mount, which only root can.
+    fn open_read_ahead(&self, mount: &OwnedFd) -> Option<OwnedFd> {
+        let devices = self.devices.as_ref()?;
+        // Nobody answers requests of the kernel yet, so this must not cause one.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(mount, "", flags, StatxFlags::empty()).ok()?;
+        let path = format!("{}:{}/read_ahead_kb", found.stx_dev_major, found.stx_dev_minor);
+        rustix::fs::openat(devices, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+    }
+
+    /// Starts the mount server. If it opens files of volumes, its user is the server's, which owns
     /// them.
     fn start_server(
         &self,
         control: &OwnedFd,
-        connections: &[OwnedFd],
+        mounts: &[FuseMount],
         guest: u32,
-        target: &MountTarget<'_>,
+        target: MountTarget<'_>,
     ) -> io::Result<OwnedFd> {
         let user = match (self.ids, target.user) {
             (None, _) => None,
             (Some(ids), MountServerUser::Own) => {
                 let id = ids.mount_server_id(target.slot);
-                Some((Uid::from_raw(id), Gid::from_raw(id)))
+                Some((id, id))
             }
             (Some(_), MountServerUser::Server) => {
                 let peer = rustix::net::sockopt::socket_peercred(control)?;
-                Some((peer.uid, peer.gid))
+                Some((peer.uid.as_raw(), peer.gid.as_raw()))
             }
         };
-        let spawner = rustix::process::getpid();
-        let request = CloneRequest { namespaces: 0, cgroup: target.cgroup.start_in };
-        match sys::clone(request).map_err(io_error)? {
-            CloneSide::Parent(_, pidfd) => Ok(sys::into_owned_fd(pidfd)),
-            CloneSide::Child => {
-                let input = enter_cgroup(&target.cgroup.tasks)
-                    .and_then(|()| confine_identity(control, connections, user, spawner));
-                match input {
-                    Ok((control, connections)) => {
-                        let guest = (guest, guest);
-                        run_mount_server(MountServerInput { control, connections, guest })
-                    }
-                    Err(_) => sys::exit(1),
-                }
-            }
+        let files: Option<Vec<_>> =
+            mounts.iter().map(|mount| self.open_read_ahead(&mount.mount)).collect();
+        let files = files.unwrap_or_default();
+        let connections = mounts.iter().map(|mount| &mount.connection);
+        let fds = std::iter::once(control).chain(connections).chain(&files);
+        let fds: Vec<_> = fds.map(AsFd::as_fd).collect();
+        let start = MountServerStart { user, guest, connections: mounts.len(), fds: fds.len() };
+        match target.idle.map(|idle| idle.serve(start, &fds)) {
+            Some(Ok(pidfd)) => Ok(pidfd),
+            // It was killed while it waited.
+            Some(Err(_)) | None => start_mount_server(start, &fds, target.cgroup),
         }
     }
 }
 
-/// In the new process: joins its cgroups of version 1. The spawner is protected from the OOM killer,
-/// a mount server is not.
-fn enter_cgroup(tasks: &[RawFd]) -> io::Result<()> {
-    for task in tasks {
-        sys::write(*task, b"0").map_err(io_error)?;
-    }
-    // That of an ordinary user cannot be changed.
-    let _ = std::fs::write("/proc/self/oom_score_adj", GUEST_OOM_SCORE.to_string());
-    Ok(())
-}
-
-/// In the new process: keeps only its own file descriptors, and becomes an ordinary user.
-fn confine_identity(
-    control: &OwnedFd,
-    connections: &[OwnedFd],
-    user: Option<(Uid, Gid)>,
-    spawner: Pid,
-) -> io::Result<(OwnedFd, Vec<OwnedFd>)> {
-    let kept: Vec<RawFd> =
-        std::iter::once(control).chain(connections).map(AsRawFd::as_raw_fd).collect();
-    let mut in_order: Vec<u32> = kept.iter().map(|fd| fd.cast_unsigned()).collect();
-    in_order.sort_unstable();
-    let mut next = 3;
-    for fd in in_order {
-        if fd > next {
-            sys::close_range(next, fd - 1).map_err(io_error)?;
-        }
-        next = fd + 1;
-    }
-    sys::close_range(next, u32::MAX).map_err(io_error)?;
-    match user {
-        Some((uid, gid)) => privileges::become_user(uid.as_raw(), gid.as_raw())?,
-        None => privileges::drop_all_capabilities()?,
-    }
-    // After the change of user, which would clear it.
-    sys::prctl(PrctlOption::ParentDeathSignal, 9).map_err(io_error)?;
-    if rustix::process::getppid() != Some(spawner) {
-        return Err(io::Error::other("the spawner is gone"));
-    }
-    let mut kept = kept.into_iter().map(sys::into_owned_fd);
-    let control = kept.next().ok_or(io::ErrorKind::InvalidInput)?;
-    Ok((control, kept.collect()))
+/// Opens the kernel's directory of the devices behind mounts, before a new root hides it.
+pub(super) fn open_device_directory() -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open("/sys/devices/virtual/bdi", flags, Mode::empty()).ok()
 }
 
 /// Makes the device of storage mounts, which no cell sees. A host without it mounts no storage.

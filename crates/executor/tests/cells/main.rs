@@ -23,6 +23,7 @@ mod pool_groups;
 mod random_homes;
 mod reuse;
 mod storage;
+mod storage_formats;
 mod strict;
 mod substrate_images;
 mod substrates;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
                 random_homes::TESTS,
                 reuse::TESTS,
                 storage::TESTS,
+                storage_formats::TESTS,
                 strict::TESTS,
                 substrate_images::TESTS,
                 substrates::TESTS,

@@ -36,6 +36,7 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     a_mount_shows_only_its_sub_path,
     a_directory_is_mounted_in_parked_and_forked_cells,
     a_mount_that_cannot_be_made_ends_the_run_before_any_code,
+    a_store_that_does_not_answer_ends_the_run_before_any_code,
     keys_without_a_name_are_hidden,
     of_two_writers_the_second_gets_estale,
     large_files_are_uploaded_in_parts_and_read_back,
@@ -51,14 +52,14 @@ const RANDOM: &str = include_str!("storage/random_operations.py");
 const PROGRAMS: &str = include_str!("storage/programs.py");
 
 /// An executor with volumes in a temporary directory.
-struct StorageHost {
-    executor: Executor,
+pub(crate) struct StorageHost {
+    pub(crate) executor: Executor,
     volumes: VolumeStore,
     directory: tempfile::TempDir,
 }
 
 impl StorageHost {
-    async fn start(pool: Option<PoolSettings>) -> Option<Self> {
+    pub(crate) async fn start(pool: Option<PoolSettings>) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let volumes = VolumeStore::open(directory.path().join("volumes")).unwrap();
         let spool = directory.path().join("spool");
@@ -68,7 +69,7 @@ impl StorageHost {
         Some(Self { executor, volumes, directory })
     }
 
-    fn new_volume(&self, id: &str) -> VolumeId {
+    pub(crate) fn new_volume(&self, id: &str) -> VolumeId {
         let id: VolumeId = id.parse().unwrap();
         self.volumes.create(&id).unwrap();
         id
@@ -79,7 +80,7 @@ impl StorageHost {
     }
 
     /// Runs a program that must succeed. Returns what it printed.
-    async fn output(&self, spec: RunSpec) -> String {
+    pub(crate) async fn output(&self, spec: RunSpec) -> String {
         let outcome = self.run(spec).await;
         let (out, err) = (outcome.stdout.to_text_lossy(), outcome.stderr.to_text_lossy());
         assert_eq!(outcome.ending, RunEnding::Exited(0), "{out}\n{err}");
@@ -87,7 +88,7 @@ impl StorageHost {
     }
 }
 
-fn python(code: &str, mounts: Vec<MountSpec>) -> RunSpec {
+pub(crate) fn python(code: &str, mounts: Vec<MountSpec>) -> RunSpec {
     RunSpec { mounts, ..RunSpec::new(Language::Python, code) }
 }
 
@@ -95,12 +96,12 @@ fn bash(code: &str, mounts: Vec<MountSpec>) -> RunSpec {
     RunSpec { mounts, ..RunSpec::new(Language::Bash, code) }
 }
 
-fn mount(slug: &str, source: MountSource) -> MountSpec {
+pub(crate) fn mount(slug: &str, source: MountSource) -> MountSpec {
     let limits = MountLimits::default();
     MountSpec { slug: slug.parse().unwrap(), source, read_only: false, limits }
 }
 
-fn volume(slug: &str, id: &VolumeId, quota: u64) -> MountSpec {
+pub(crate) fn volume(slug: &str, id: &VolumeId, quota: u64) -> MountSpec {
     let source = MountSource::Volume {
         id: id.clone(),
         quota: ByteSize(quota),
@@ -124,12 +125,12 @@ fn connection(endpoint: &str) -> ObjectConnection {
     }
 }
 
-fn bucket(slug: &str, endpoint: &str, prefix: &str) -> MountSpec {
+pub(crate) fn bucket(slug: &str, endpoint: &str, prefix: &str) -> MountSpec {
     let prefix = prefix.parse().unwrap();
     mount(slug, MountSource::Objects { connection: connection(endpoint), prefix })
 }
 
-fn client(endpoint: &str, prefix: &str) -> ObjectStorage {
+pub(crate) fn client(endpoint: &str, prefix: &str) -> ObjectStorage {
     let access = Arc::new(SystemAccess);
     ObjectStorage::connect(&connection(endpoint), prefix.parse().unwrap(), access).unwrap()
 }
@@ -386,6 +387,41 @@ async fn a_mount_that_cannot_be_made_ends_the_run_before_any_code() {
     host.executor.stop().await;
 }
 
+async fn a_store_that_does_not_answer_ends_the_run_before_any_code() {
+    let Some(host) = StorageHost::start(None).await else { return };
+    let directory = host.directory.path().join("shown");
+    fs::create_dir(&directory).unwrap();
+    let mounts = |store: &FaultyStore| {
+        let shown = mount("d", MountSource::Directory(directory.clone()));
+        vec![shown, bucket("company-data", &store.endpoint, "")]
+    };
+    for (fault, expected) in [
+        (Fault::Unavailable, "the storage could not be reached"),
+        (Fault::Denied, "the storage refuses the credentials of the connection"),
+        (Fault::Hangs, "the storage did not answer in time"),
+    ] {
+        let store = FaultyStore::start(fault).await;
+        let began = Instant::now();
+        // Many runs at once wait for one answer.
+        let run = || host.executor.run(bash("touch /data/d/ran", mounts(&store)), RunIo::default());
+        let (one, two) = tokio::join!(run(), run());
+        for ended in [one, two] {
+            let Err(error @ RunError::Storage { .. }) = ended else {
+                panic!("{fault:?}: {ended:?}")
+            };
+            let sentence = format!("storage mount \"company-data\" failed: {expected}");
+            assert_eq!(error.to_string(), sentence);
+        }
+        assert!(began.elapsed() < Duration::from_secs(14), "{fault:?}: {:?}", began.elapsed());
+        assert!(!directory.join("ran").exists());
+        // A failure is not remembered.
+        store.set_fault(Fault::None);
+        host.output(bash("touch /data/d/ran", mounts(&store))).await;
+        fs::remove_file(directory.join("ran")).unwrap();
+    }
+    host.executor.stop().await;
+}
+
 async fn keys_without_a_name_are_hidden() {
     let Some(moto) = Moto::start() else { return };
     let Some(host) = StorageHost::start(None).await else { return };
@@ -525,7 +561,10 @@ print(time.monotonic() - began < 75)
         (Fault::Denied, "EACCES EACCES"),
         (Fault::Slow, "1 ETIMEDOUT"),
     ] {
-        let store = FaultyStore::start(fault).await;
+        // The store fails after it has answered: one that fails before is not mounted.
+        let store = FaultyStore::start(Fault::None).await;
+        assert_eq!(host.output(python("", vec![bucket("s", &store.endpoint, "")])).await, "");
+        store.set_fault(fault);
         let mut spec = python(code, vec![bucket("s", &store.endpoint, "")]);
         spec.limits.timeout = Duration::from_secs(150);
         let outcome = host.run(spec).await;
@@ -574,7 +613,9 @@ async fn a_stopped_run_stores_nothing_and_ends_at_once() {
     let endpoint = format!("http://{}", moto.address);
     // One program waits for a store that never answers, which no signal interrupts; the other has
     // written half a file.
-    let store = FaultyStore::start(Fault::Hangs).await;
+    let store = FaultyStore::start(Fault::None).await;
+    assert_eq!(host.output(python("", vec![bucket("h", &store.endpoint, "")])).await, "");
+    store.set_fault(Fault::Hangs);
     let code = "\
 import os, threading, time
 threading.Thread(target=lambda: os.listdir('/data/h')).start()

@@ -16,9 +16,11 @@ use fuser::{Config, Filesystem, Session, SessionACL};
 use parking_lot::Mutex;
 
 use super::{
+    attributes::MAX_REQUEST,
     confinement,
     control::{RemoteAccess, RootsFile, ServerSocket},
     directory::{DirectoryFs, DirectoryMount},
+    lazy_runtime::LazyRuntime,
     meter::MountMeter,
     objects::{ObjectFs, ObjectMount, ObjectMountSettings},
 };
@@ -40,6 +42,9 @@ pub struct MountServerInput {
     pub control: OwnedFd,
     /// The FUSE connections, in the order in which the server sends the mounts.
     pub connections: Vec<OwnedFd>,
+    /// The files with the kernel's read-ahead of those, in the same order; none if it cannot be
+    /// changed.
+    pub read_ahead: Vec<OwnedFd>,
     /// The host ids of the guest.
     pub guest: (u32, u32),
 }
@@ -56,6 +61,14 @@ impl ServedMount {
         match self {
             Self::Directory(mount) => mount.has_writers(),
             Self::Objects(mount) => mount.has_writers(),
+        }
+    }
+
+    /// Whether the store must be asked before the process can end.
+    fn must_store(&self) -> bool {
+        match self {
+            Self::Directory(_) => false,
+            Self::Objects(mount) => mount.must_store(),
         }
     }
 
@@ -88,7 +101,7 @@ pub fn run_mount_server(input: MountServerInput) -> ! {
 }
 
 fn serve(input: MountServerInput) -> io::Result<()> {
-    let MountServerInput { control, connections, guest } = input;
+    let MountServerInput { control, connections, read_ahead, guest } = input;
     let socket = Arc::new(ServerSocket::new(control));
     let (mounts, network) = receive_setup(&socket)?;
     if mounts.len() != connections.len() {
@@ -100,11 +113,7 @@ fn serve(input: MountServerInput) -> io::Result<()> {
     confinement::confine(&visible, network.is_some())?;
     let runtime = match network {
         Some((roots, spool)) => {
-            let runtime = tokio::runtime::Builder::new_multi_thread()
-                .worker_threads(2)
-                .max_blocking_threads(4)
-                .enable_all()
-                .build()?;
+            let runtime = Arc::new(LazyRuntime::default());
             let roots = Mutex::new(RootsFile::Unread(File::from(roots)));
             let access = Arc::new(RemoteAccess { socket: Arc::clone(&socket), roots });
             Some((runtime, access, Arc::new(spool)))
@@ -127,7 +136,7 @@ fn serve(input: MountServerInput) -> io::Result<()> {
                     most_bytes: setup.file_size,
                     most_spool: setup.spool,
                 };
-                let mount = Arc::new(ObjectMount::new(settings, runtime.handle().clone()));
+                let mount = Arc::new(ObjectMount::new(settings, Arc::clone(runtime)));
                 start_session(ObjectFs(Arc::clone(&mount)), connection, 1)?;
                 ServedMount::Objects(mount)
             }
@@ -139,7 +148,16 @@ fn serve(input: MountServerInput) -> io::Result<()> {
         };
         served.push((slug, mount));
     }
+    // The kernel's first request, which is answered by now, had a smaller one.
+    read_ahead.into_iter().for_each(set_read_ahead);
     follow_commands(&socket, served)
+}
+
+/// Lets the kernel read ahead as much as one request can have.
+fn set_read_ahead(file: OwnedFd) {
+    let kibibytes = (MAX_REQUEST >> 10).to_string();
+    // Without it the kernel asks for less at once.
+    let _ = rustix::io::write(&file, kibibytes.as_bytes());
 }
 
 type Setup = (Vec<(MountSetup, Vec<OwnedFd>)>, Option<(OwnedFd, OwnedFd)>);
@@ -221,12 +239,17 @@ fn follow_commands(
             _ => return Err(io::Error::other("this is not a command of a running mount server")),
         }
     };
+    let must_store = served.iter().any(|(_, mount)| mount.must_store());
     let reporter = Arc::clone(socket);
-    thread::Builder::new().name("finish".to_owned()).spawn(move || {
+    let finish = move || {
         served.iter().for_each(|(_, mount)| mount.finish());
         reporter.report(count_mounts(&served));
         sys::exit(0)
-    })?;
+    };
+    if !must_store {
+        finish();
+    }
+    thread::Builder::new().name("finish".to_owned()).spawn(finish)?;
     // What is stored now may need a new connection, and for it an answer of the server.
     loop {
         if let (MountCommand::Resolved { id, addresses }, _) =

@@ -3,7 +3,9 @@
 //! Finds where the spawner can make cgroups on this host, and makes its own directory there.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     process,
 };
@@ -35,8 +37,11 @@ pub struct V1Controllers {
     pub cpuacct: Option<PathBuf>,
 }
 
-/// The directories of one spawner are named by this prefix and its pid.
+/// The directories of one spawner are named by this prefix and its pid. A spawner of another pid
+/// namespace can have the same pid, so a number may follow.
 const PREFIX: &str = "cloche.";
+/// The most spawners of one pid.
+const MAX_NAMESAKES: u32 = 64;
 const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
 
 /// A mount of the host: mount point, root within the file system, type and options.
@@ -48,23 +53,51 @@ struct MountInfo {
 }
 
 impl CgroupHierarchy {
-    /// Finds the hierarchies of this host and makes the spawner's own directory in each.
-    pub fn claim_on_host() -> io::Result<Self> {
+    /// Finds the hierarchies of this host and makes the spawner's own directory in each. Its
+    /// directories are locked while the returned files are open; without them another spawner
+    /// removes the directories as those of a dead one.
+    pub fn claim_on_host() -> io::Result<(Self, Vec<OwnedFd>)> {
         let mounts = parse_mountinfo(&fs::read_to_string("/proc/self/mountinfo")?);
         let own = fs::read_to_string("/proc/self/cgroup")?;
-        let found = Self::find_v2(&mounts, &own).or_else(|_| Self::find_v1(&mounts, &own))?;
-        for base in found.base_dirs() {
-            remove_stale_dirs(base.parent().unwrap_or(base));
+        for namesake in 0..MAX_NAMESAKES {
+            let name = own_dir_name(namesake);
+            let found = Self::find_v2(&mounts, &own, &name)
+                .or_else(|_| Self::find_v1(&mounts, &own, &name))?;
+            if namesake == 0 {
+                for base in found.base_dirs() {
+                    remove_stale_dirs(base.parent().unwrap_or(base));
+                }
+            }
+            if let Some(locks) = found.claim_dirs()? {
+                found.delegate_controllers()?;
+                return Ok((found, locks));
+            }
+        }
+        Err(io::Error::other("there are too many directories of spawners with this pid"))
+    }
+
+    /// Makes the directories and locks them; `None` if one of them is another spawner's.
+    fn claim_dirs(&self) -> io::Result<Option<Vec<OwnedFd>>> {
+        let mut claimed: Vec<(&PathBuf, File)> = Vec::new();
+        for base in self.base_dirs() {
+            // One tree can have two controllers.
+            if claimed.iter().any(|(other, _)| *other == base) {
+                continue;
+            }
             match fs::create_dir(base) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
                 _ => {}
             }
+            let Some(lock) = lock_dir(base) else {
+                claimed.iter().for_each(|(base, _)| drop(fs::remove_dir(base)));
+                return Ok(None);
+            };
+            claimed.push((base, lock));
         }
-        found.delegate_controllers()?;
-        Ok(found)
+        Ok(Some(claimed.into_iter().map(|(_, lock)| lock.into()).collect()))
     }
 
-    fn find_v2(mounts: &[MountInfo], own: &str) -> io::Result<Self> {
+    fn find_v2(mounts: &[MountInfo], own: &str, name: &str) -> io::Result<Self> {
         let mount =
             mounts.iter().find(|mount| mount.kind == "cgroup2").ok_or_else(no_hierarchy_error)?;
         let dir = own_cgroup_dir(mount, own, "").ok_or_else(no_hierarchy_error)?;
@@ -73,15 +106,15 @@ impl CgroupHierarchy {
         if !WANTED.iter().all(|name| controllers.iter().any(|have| have == name)) {
             return Err(no_hierarchy_error());
         }
-        Ok(Self::V2 { base: dir.join(own_dir_name()), controllers })
+        Ok(Self::V2 { base: dir.join(name), controllers })
     }
 
-    fn find_v1(mounts: &[MountInfo], own: &str) -> io::Result<Self> {
+    fn find_v1(mounts: &[MountInfo], own: &str, name: &str) -> io::Result<Self> {
         let base = |controller: &str| {
             let has =
                 |mount: &&MountInfo| mount.options.split(',').any(|option| option == controller);
             let mount = mounts.iter().filter(|mount| mount.kind == "cgroup").find(has)?;
-            Some(own_cgroup_dir(mount, own, controller)?.join(own_dir_name()))
+            Some(own_cgroup_dir(mount, own, controller)?.join(name))
         };
         let [memory, pids, cpu, cpuacct] = ["memory", "pids", "cpu", "cpuacct"].map(base);
         if memory.is_none() && pids.is_none() && cpu.is_none() {
@@ -144,8 +177,22 @@ fn no_hierarchy_error() -> io::Error {
     )
 }
 
-fn own_dir_name() -> String {
-    format!("{PREFIX}{}", process::id())
+fn own_dir_name(namesake: u32) -> String {
+    match namesake {
+        0 => format!("{PREFIX}{}", process::id()),
+        _ => format!("{PREFIX}{}-{namesake}", process::id()),
+    }
+}
+
+/// Locks the directory of a spawner; `None` if it is in use or gone. The kernel gives the lock back
+/// when the spawner ends. The pid in the name says nothing of that: a process of another pid
+/// namespace does not see it.
+fn lock_dir(path: &Path) -> Option<File> {
+    let dir = File::open(path).ok()?;
+    dir.try_lock().ok()?;
+    // Another spawner may have removed it, and a third one made it anew.
+    let (locked, named) = (dir.metadata().ok()?, fs::metadata(path).ok()?);
+    (locked.ino() == named.ino()).then_some(dir)
 }
 
 fn parse_mountinfo(mountinfo: &str) -> Vec<MountInfo> {
@@ -177,14 +224,15 @@ fn own_cgroup_dir(mount: &MountInfo, own: &str, controller: &str) -> Option<Path
 /// the directories.
 fn remove_stale_dirs(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { continue };
-        if pid.parse::<u32>().is_err() || Path::new("/proc").join(pid).exists() {
+        if !entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX)) {
             continue;
         }
+        let Some(_lock) = lock_dir(&entry.path()) else { continue };
         for cell in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
             let members = fs::read_to_string(cell.path().join("cgroup.procs")).unwrap_or_default();
-            for member in members.lines().filter_map(|pid| pid.parse().ok()) {
+            // Members of another pid namespace have the number 0, which would be our own group.
+            let members = members.lines().filter_map(|pid| pid.parse::<i32>().ok());
+            for member in members.filter(|pid| *pid > 0) {
                 let _ = crate::sys::kill(member, 9);
             }
             let _ = fs::remove_dir(cell.path());
@@ -208,7 +256,8 @@ mod tests {
     fn the_own_cgroup_is_found_in_each_hierarchy() {
         let own = "4:memory:/a/b\n3:cpu,cpuacct:/\n2:pids:/box/in\n0::/x\n";
         let mounts = parse_mountinfo(HYBRID);
-        let CgroupHierarchy::V1(found) = CgroupHierarchy::find_v1(&mounts, own).unwrap() else {
+        let CgroupHierarchy::V1(found) = CgroupHierarchy::find_v1(&mounts, own, "own").unwrap()
+        else {
             unreachable!()
         };
         let parent = |path: Option<PathBuf>| path.unwrap().parent().unwrap().to_owned();
@@ -223,8 +272,26 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_is_removed_only_after_its_owner_has_ended() {
+        // Ordinary directories have the same locks. The pid in the name is that of no process.
+        let parent = Path::new(env!("OUT_DIR")).join("hierarchy-test");
+        fs::create_dir_all(&parent).unwrap();
+        let base = parent.join("cloche.4194305");
+        let cpu = Some(base.clone());
+        let found = V1Controllers { cpu: cpu.clone(), cpuacct: cpu, ..V1Controllers::default() };
+        let found = CgroupHierarchy::V1(found);
+        let locks = found.claim_dirs().unwrap().unwrap();
+        assert!(found.claim_dirs().unwrap().is_none());
+        remove_stale_dirs(&parent);
+        assert!(base.exists());
+        drop(locks);
+        remove_stale_dirs(&parent);
+        assert!(!base.exists());
+    }
+
+    #[test]
     fn a_host_without_cgroups_is_an_error() {
-        assert!(CgroupHierarchy::find_v1(&[], "").is_err());
-        assert!(CgroupHierarchy::find_v2(&[], "").is_err());
+        assert!(CgroupHierarchy::find_v1(&[], "", "own").is_err());
+        assert!(CgroupHierarchy::find_v2(&[], "", "own").is_err());
     }
 }

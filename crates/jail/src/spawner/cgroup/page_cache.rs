@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn the_page_cache_of_a_cgroup_is_reclaimed_before_it_is_removed() {
-        let Ok(hierarchy) = CgroupHierarchy::claim_on_host() else { return };
+        let Ok((hierarchy, _locks)) = CgroupHierarchy::claim_on_host() else { return };
         let limits = CgroupLimits { memory: Some(64 << 20), ..CgroupLimits::default() };
         let Ok(mut cgroup) = Cgroup::create(&hierarchy, "page-cache-test", limits) else { return };
         // On the disk of the build: files of a tmpfs do not count as page cache.

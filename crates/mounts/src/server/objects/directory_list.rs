@@ -157,6 +157,9 @@ impl DirectoryList {
                         && nodes.is_absent(self.node, name, mount.ttl()))
             };
             for (name, info) in directories.chain(objects).filter(|(name, _)| !hidden(name)) {
+                if let Some(info) = &info {
+                    mount.nodes.lock().note_listed(self.node, &name, info);
+                }
                 self.entries.push_back(Entry { name, info, node: None });
             }
             if self.entries.len() > before || matches!(self.next_page, NextPage::End) {

@@ -24,12 +24,15 @@ const SPACE: u64 = 1 << 50;
 pub(in crate::server) struct ObjectFs(pub(in crate::server) Arc<ObjectMount>);
 
 impl ObjectFs {
-    /// Does this in a task of its own.
+    /// Does this in a task of its own. Without a runtime it is dropped, which answers with `EIO`.
     fn spawn<F>(&self, work: impl FnOnce(Arc<ObjectMount>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.0.runtime.spawn(work(Arc::clone(&self.0)));
+        let work = work(Arc::clone(&self.0));
+        if let Some(runtime) = self.0.runtime.get() {
+            runtime.spawn(work);
+        }
     }
 }
 
@@ -179,12 +182,17 @@ impl Filesystem for ObjectFs {
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
         self.spawn(|mount| async move {
-            let opened = match flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
-                true => mount.open_writer(node.0, flags.contains(OFlags::TRUNC)).await,
-                false => mount.open_reader(node.0).await,
+            let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
+            let (opened, flags) = match writes {
+                true => {
+                    let truncates = flags.contains(OFlags::TRUNC);
+                    (mount.open_writer(node.0, truncates).await, FopenFlags::empty())
+                }
+                // Nothing is stored when a reader closes, so the kernel need not ask for it.
+                false => (mount.open_reader(node.0).await, FopenFlags::FOPEN_NOFLUSH),
             };
             match opened {
-                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Ok(handle) => reply.opened(FileHandle(handle), flags),
                 Err(errno) => reply.error(fuse_errno(errno)),
             }
         });

@@ -12,7 +12,6 @@ use cloche_model::{KeyPrefix, ObjectConnection};
 use fuser::FileAttr;
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use tokio::runtime::Handle;
 
 use super::{
     directory_list::DirectoryList,
@@ -24,6 +23,7 @@ use crate::{
     EndpointAccess, ObjectPath, ObjectStorage, StorageError,
     server::{
         attributes::{LONG_TTL, ROOT, SHORT_TTL},
+        lazy_runtime::LazyRuntime,
         meter::MountMeter,
     },
 };
@@ -50,7 +50,7 @@ pub(in crate::server) struct ObjectMountSettings {
 /// A prefix of a bucket that is mounted.
 pub(in crate::server) struct ObjectMount {
     pub(super) settings: ObjectMountSettings,
-    pub(super) runtime: Handle,
+    pub(super) runtime: Arc<LazyRuntime>,
     storage: OnceLock<Result<ObjectStorage, StorageError>>,
     pub(super) nodes: Mutex<ObjectNodes>,
     pub(super) handles: Mutex<ObjectHandles>,
@@ -95,7 +95,7 @@ impl ObjectHandles {
 }
 
 impl ObjectMount {
-    pub(in crate::server) fn new(settings: ObjectMountSettings, runtime: Handle) -> Self {
+    pub(in crate::server) fn new(settings: ObjectMountSettings, runtime: Arc<LazyRuntime>) -> Self {
         let spool_budget = Arc::new(SpoolBudget::new(settings.most_spool));
         Self {
             settings,
@@ -155,13 +155,16 @@ impl ObjectMount {
     /// Finds an entry of a directory. Returns its number.
     pub(super) async fn find(&self, parent: u64, name: &str) -> Result<u64, Errno> {
         let path = {
-            let nodes = self.nodes.lock();
+            let mut nodes = self.nodes.lock();
             let known = nodes.child(parent, name);
             if let Some(known) = known.filter(|id| nodes.is_fresh(*id, self.ttl())) {
                 return Ok(known);
             }
             if known.is_none() && nodes.is_absent(parent, name, self.ttl()) {
                 return Err(Errno::NOENT);
+            }
+            if let Some(info) = nodes.take_listed(parent, name, self.ttl()) {
+                return nodes.note(parent, name, Found::Object(info));
             }
             // What cannot be a key does not exist.
             nodes.path_of(parent)?.join(name).map_err(|_| Errno::NOENT)?
@@ -242,6 +245,7 @@ impl ObjectMount {
             Some(spool) => ObjectHandle::Writer(node, spool),
             None => {
                 let reader = self.new_reader(node)?;
+                reader.start_small();
                 ObjectHandle::Reader(node, Arc::new(Mutex::new(reader)))
             }
         };

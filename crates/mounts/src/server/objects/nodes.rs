@@ -20,6 +20,8 @@ use crate::{
 const MAX_NODES: usize = 1 << 20;
 /// The most names that are known not to exist.
 const MAX_ABSENT: usize = 1 << 14;
+/// The most names that are known from a listing only.
+const MAX_LISTED: usize = 1 << 14;
 
 /// A file or directory.
 pub(super) struct ObjectNode {
@@ -56,6 +58,8 @@ pub(super) struct ObjectNodes {
     nodes: HashMap<u64, ObjectNode>,
     names: HashMap<(u64, String), u64>,
     absent: HashMap<(u64, String), Instant>,
+    /// Objects that a listing had and the kernel has not looked up yet.
+    listed: HashMap<(u64, String), (ObjectInfo, Instant)>,
     started: SystemTime,
 }
 
@@ -67,6 +71,7 @@ impl ObjectNodes {
             nodes: HashMap::from([(ROOT, root)]),
             names: HashMap::new(),
             absent: HashMap::new(),
+            listed: HashMap::new(),
             started: SystemTime::now(),
         }
     }
@@ -120,7 +125,27 @@ impl ObjectNodes {
         if self.absent.len() >= MAX_ABSENT {
             self.absent.clear();
         }
+        self.listed.remove(&(parent, name.to_owned()));
         self.absent.insert((parent, name.to_owned()), Instant::now());
+    }
+
+    /// Notes an object of a listing. A program that lists a directory often opens its files next.
+    pub(super) fn note_listed(&mut self, parent: u64, name: &str, info: &ObjectInfo) {
+        if self.listed.len() >= MAX_LISTED {
+            self.listed.clear();
+        }
+        self.listed.insert((parent, name.to_owned()), (info.clone(), Instant::now()));
+    }
+
+    /// Takes what a listing said of an object.
+    pub(super) fn take_listed(
+        &mut self,
+        parent: u64,
+        name: &str,
+        ttl: Duration,
+    ) -> Option<ObjectInfo> {
+        let (info, since) = self.listed.remove(&(parent, name.to_owned()))?;
+        (since.elapsed() < ttl).then_some(info)
     }
 
     pub(super) fn has_space(&self) -> bool {
@@ -129,7 +154,9 @@ impl ObjectNodes {
 
     /// Notes what was found under a name. Returns its number.
     pub(super) fn note(&mut self, parent: u64, name: &str, found: Found) -> Result<u64, Errno> {
-        self.absent.remove(&(parent, name.to_owned()));
+        let key = (parent, name.to_owned());
+        self.absent.remove(&key);
+        self.listed.remove(&key);
         let is_directory = matches!(found, Found::Directory);
         let known = self.child(parent, name);
         let known = known
@@ -185,7 +212,9 @@ impl ObjectNodes {
 
     /// A name leads to nothing any more.
     pub(super) fn detach(&mut self, parent: u64, name: &str) -> Option<u64> {
-        let id = self.names.remove(&(parent, name.to_owned()))?;
+        let key = (parent, name.to_owned());
+        self.listed.remove(&key);
+        let id = self.names.remove(&key)?;
         if let Some(node) = self.nodes.get_mut(&id) {
             node.unlinked = true;
             node.is_local = false;

@@ -142,6 +142,13 @@ impl ObjectReader {
         Self { storage, path, tag, size, budget, state }
     }
 
+    /// Starts to read an object that one request can read: most files that are opened are read.
+    pub(super) fn start_small(&self) {
+        if (1..=FIRST_WINDOW).contains(&self.size) {
+            self.segment_at(0, self.size);
+        }
+    }
+
     /// Reads a range; shorter at the end of the object.
     pub(super) async fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, StorageError> {
         let end = offset.saturating_add(size).min(self.size);

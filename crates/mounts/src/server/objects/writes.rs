@@ -332,8 +332,16 @@ impl ObjectMount {
         !self.nodes.lock().spools().is_empty()
     }
 
+    /// Whether something was written that is not stored.
+    pub(in crate::server) fn must_store(&self) -> bool {
+        self.nodes.lock().spools().iter().any(|(_, spool)| spool.is_dirty())
+    }
+
     /// Stores everything that was written, within a bounded time. The guest has ended.
     pub(in crate::server) fn finish(&self, most: Duration) {
+        if !self.must_store() {
+            return;
+        }
         let store_all = async {
             let spools = self.nodes.lock().spools();
             for (node, spool) in spools {
@@ -342,7 +350,8 @@ impl ObjectMount {
                 }
             }
         };
-        self.runtime.block_on(async {
+        let Some(runtime) = self.runtime.get() else { return };
+        runtime.block_on(async {
             let _ = tokio::time::timeout(most, store_all).await;
         });
     }
