@@ -30,7 +30,7 @@ use crate::{
     webhooks::WebhookSender,
 };
 
-pub use begin::{CancelOnDrop, StartedExecution};
+pub use begin::{AnswerSignal, CancelOnDrop, StartedExecution};
 use credential_uses::CredentialUses;
 pub use event_log::{ExecutionEvent, ExecutionEventKind};
 pub(crate) use live_execution::LiveExecution;

@@ -73,8 +73,9 @@ pub use dispatch::{
 };
 pub use engine::{Engine, EngineOpenError, HostFigures};
 pub use executions::{
-    CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind, ExecutionEvents,
-    ExecutionReader, Executions, LedgerPage, ReaderCutOff, RequestPhases, StartedExecution,
+    AnswerSignal, CancelOnDrop, EventLogReader, ExecutionEvent, ExecutionEventKind,
+    ExecutionEvents, ExecutionReader, Executions, LedgerPage, ReaderCutOff, RequestPhases,
+    StartedExecution,
 };
 pub use files::{
     FileFilter, FileInfo, FilePage, FileReader, FileSource, FileUpload, Files, SignedToken,

@@ -21,6 +21,7 @@ pub(crate) mod image_mounts;
 pub(crate) mod image_probe;
 pub(crate) mod interpreter;
 pub(crate) mod job_builder;
+pub(crate) mod job_socket;
 pub mod metrics;
 pub(crate) mod output;
 pub(crate) mod pool;

@@ -12,8 +12,11 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    GatewayConfig, client_address::PeerAddress, connection::serve_connection,
-    peers::PeerConnections, router::build_router_until,
+    GatewayConfig,
+    client_address::PeerAddress,
+    connection::{absorb_own_wakes, serve_connection},
+    peers::PeerConnections,
+    router::build_router_until,
 };
 
 /// The pause after `accept` failed, for example because of the limit on file descriptors.
@@ -79,10 +82,10 @@ pub(crate) async fn accept_connections(
             continue;
         };
         let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
-        connections.spawn(async move {
+        connections.spawn(absorb_own_wakes(async move {
             serve_socket((stream, PeerAddress(address.ip())), app, &config, shutdown).await;
             drop((place, peer));
-        });
+        }));
     }
     drop(listener);
     ending.await;

@@ -3,6 +3,7 @@
 //! One connection, HTTP/1.1 or HTTP/2, with a timeout for every wait for its client: for its next
 //! request, and for reading a response. Knows no route.
 
+mod own_wakes;
 mod stall;
 mod watch;
 
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use crate::{GatewayConfig, client_address::PeerAddress, server_timing::RequestArrival};
+pub(crate) use own_wakes::absorb_own_wakes;
 use stall::StallGuard;
 use watch::{ConnectionTimeout, ConnectionWatch, WatchedBody};
 

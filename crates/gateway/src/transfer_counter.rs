@@ -20,10 +20,11 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-use cloche_engine::{RequestLine, RequestTrace, UsageAccounts};
+use cloche_engine::{AnswerSignal, RequestLine, RequestTrace, UsageAccounts};
 use cloche_model::{KeyId, TeamId};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use opentelemetry::propagation::Extractor;
+use tokio::runtime::Handle;
 
 /// How many bytes of a long body are counted at once.
 const STEP: u64 = 1 << 20;
@@ -51,6 +52,20 @@ struct RequestEnd {
     method: Method,
     route: Option<MatchedPath>,
     status: Option<u16>,
+    /// Says to the executor that the answer is out.
+    _answered: Option<AnswerSignal>,
+}
+
+/// Ends a request whose response is taken to its last byte. The task that has taken it is about to
+/// write it, so the end waits until that task has had its turn.
+struct DeferredEnd(Option<RequestEnd>);
+
+impl Drop for DeferredEnd {
+    fn drop(&mut self) {
+        if let (Some(end), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn(async move { drop(end) });
+        }
+    }
 }
 
 impl Drop for RequestEnd {
@@ -124,6 +139,7 @@ pub(crate) async fn count_transfers(
         method: request.method().clone(),
         route: request.extensions().get().cloned(),
         status: None,
+        _answered: None,
     };
     let counter = TransferCounter(Arc::new(CounterState {
         usage,
@@ -135,8 +151,9 @@ pub(crate) async fn count_transfers(
     request.extensions_mut().insert(counter.clone());
     let incoming = counter.clone();
     let request = request.map(|body| count_body(body, incoming, BodyDirection::Received, None));
-    let response = trace.serve(next.run(request)).await;
+    let mut response = trace.serve(next.run(request)).await;
     end.status = Some(response.status().as_u16());
+    end._answered = response.extensions_mut().remove();
     response.map(|body| count_body(body, counter, BodyDirection::Sent, Some(end)))
 }
 
@@ -149,6 +166,7 @@ fn count_body(
     if body.is_end_stream() {
         return body;
     }
+    let end = end.map(|end| DeferredEnd(Some(end)));
     Body::new(CountedBody { body, counter, direction, _end: end })
 }
 
@@ -163,7 +181,7 @@ struct CountedBody {
     body: Body,
     counter: TransferCounter,
     direction: BodyDirection,
-    _end: Option<RequestEnd>,
+    _end: Option<DeferredEnd>,
 }
 
 impl HttpBody for CountedBody {

@@ -12,7 +12,7 @@ use cloche_model::{
 use cloche_store::{BeginOutcome, StoreError};
 use sha2::{Digest, Sha256};
 use tokio::sync::{oneshot, watch};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     EventLogReader, Executions, LiveExecution, RequestPhases, StopCause,
@@ -31,9 +31,16 @@ pub struct StartedExecution {
     /// Its id.
     pub trace_id: TraceId,
     live: Arc<LiveExecution>,
-    over: oneshot::Receiver<EndedExecution>,
+    over: oneshot::Receiver<(EndedExecution, AnswerSignal)>,
     /// Whether an executor has taken the run; absent where that needs no waiting.
     taken: Option<watch::Receiver<bool>>,
+}
+
+/// Says that the answer of an execution is out, when the last clone is dropped. The cell is taken
+/// apart after that, and the next one made.
+#[derive(Clone, Debug)]
+pub struct AnswerSignal {
+    _guard: Arc<DropGuard>,
 }
 
 impl StartedExecution {
@@ -59,13 +66,13 @@ impl StartedExecution {
         if taken.wait_for(|taken| *taken).await.is_ok() {
             return Ok(self);
         }
-        let ended = receive_end(self.over, &self.trace_id).await?;
+        let (ended, answered) = receive_end(self.over, &self.trace_id).await?;
         let (done, over) = oneshot::channel();
         if let Some(refusal) = ended.to_refusal() {
             return Err(refusal);
         }
         // It was cancelled before: its events and its record are the answer.
-        let _ = done.send(ended);
+        let _ = done.send((ended, answered));
         Ok(Self { over, ..self })
     }
 
@@ -77,20 +84,23 @@ impl StartedExecution {
         Ok(self.wait_with_phases().await?.0)
     }
 
-    /// Like [`Self::wait_until_over`], with where the time went.
+    /// Like [`Self::wait_until_over`], with where the time went and a signal to be dropped when the
+    /// answer is out.
     ///
     /// # Errors
     /// As for [`Self::wait_until_over`].
-    pub async fn wait_with_phases(self) -> Result<(Arc<Execution>, RequestPhases), Refusal> {
-        let ended = receive_end(self.over, &self.trace_id).await?;
-        ended.to_refusal().map_or(Ok((ended.execution, ended.phases)), Err)
+    pub async fn wait_with_phases(
+        self,
+    ) -> Result<(Arc<Execution>, RequestPhases, AnswerSignal), Refusal> {
+        let (ended, answered) = receive_end(self.over, &self.trace_id).await?;
+        ended.to_refusal().map_or(Ok((ended.execution, ended.phases, answered)), Err)
     }
 }
 
 async fn receive_end(
-    over: oneshot::Receiver<EndedExecution>,
+    over: oneshot::Receiver<(EndedExecution, AnswerSignal)>,
     trace_id: &TraceId,
-) -> Result<EndedExecution, Refusal> {
+) -> Result<(EndedExecution, AnswerSignal), Refusal> {
     over.await.map_err(|error| Refusal::internal(error).with_trace_id(trace_id.clone()))
 }
 
@@ -307,7 +317,7 @@ impl Executions {
         let executions = Arc::clone(self);
         let running = Arc::clone(&live);
         self.runs.spawn(async move {
-            let _signal = answered.drop_guard();
+            let answered = AnswerSignal { _guard: Arc::new(answered.drop_guard()) };
             let follow =
                 RunFollower { team: &team, live: &running, taken: never_taken, clock, trace };
             let ended = executions.run_execution(run, start, follow).await;
@@ -315,9 +325,8 @@ impl Executions {
             drop(slot);
             executions.live.write().remove(&running.trace_id);
             running.finish(Arc::clone(&ended.execution));
-            let _ = done.send(ended);
-            // The task that answers goes first. Then the cell is taken apart, and the next is made.
-            tokio::task::yield_now().await;
+            // Who answers drops the signal. If nobody does, it is dropped here.
+            let _ = done.send((ended, answered));
         });
         StartedExecution { trace_id, live, over, taken }
     }

@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{commit::HomeDiff, control_socket::ControlSocket, pool::PoolRun};
+use super::{
+    cell_watch::CellRemains, commit::HomeDiff, control_socket::ControlSocket, pool::PoolRun,
+};
 
 /// The longest wait for the answer.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
@@ -18,6 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(50);
 pub(super) struct RunAftermath {
     /// Pid 1 takes the cell apart when this socket ends.
     pub(super) control: ControlSocket,
+    pub(super) remains: CellRemains,
     pub(super) pool_run: PoolRun,
     /// What the program wrote, which is stored by now.
     pub(super) diff: Option<HomeDiff>,
@@ -26,8 +29,10 @@ pub(super) struct RunAftermath {
 impl RunAftermath {
     /// Releases the cell, and only then has the pool refilled: the spawner is free then.
     pub(super) fn settle(self) {
-        let Self { control, mut pool_run, diff } = self;
+        let Self { control, remains, mut pool_run, diff } = self;
         control.release();
+        // The request for the next cell tells the spawner that the gauges are released.
+        drop(remains);
         pool_run.finish();
         if let Some(diff) = diff {
             // Closing the last file descriptor of a home unmounts it, which can take a while.

@@ -11,13 +11,13 @@ use std::{
 };
 
 use cloche_model::ImageRoot;
-use tokio::net::UnixStream;
 
 use super::{
     cell_exit::CellExit,
     cell_meter::CellMeter,
     control_socket::ControlSocket,
     image_mounts::ImageMountError,
+    job_socket::JobSocket,
     spawner_client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
 };
 use crate::protocol::{CellConfig, CellId};
@@ -44,7 +44,7 @@ pub(crate) struct Cell {
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
     /// The socket that the job is written to.
-    pub(crate) job: UnixStream,
+    pub(crate) job: JobSocket,
     /// The socket on which pid 1 reports.
     pub(crate) control: ControlSocket,
 }
@@ -98,7 +98,6 @@ pub(crate) async fn spawn_cell(
     ];
     let SpawnedCell { cell, meter, exit } =
         spawner.spawn_cell(&making.config, image, source, theirs).await?;
-    job.set_nonblocking(true)?;
     Ok(Cell {
         id: cell,
         meter,
@@ -106,7 +105,7 @@ pub(crate) async fn spawn_cell(
         stdin: OwnedFd::from(stdin),
         stdout: without_blocking(stdout.into())?,
         stderr: without_blocking(stderr.into())?,
-        job: UnixStream::from_std(job)?,
+        job: JobSocket::new(job)?,
         control: ControlSocket::new(control)?,
     })
 }

@@ -8,7 +8,8 @@ use std::{
 
 use cloche_jail::report::CellReport;
 use cloche_model::{
-    ByteSize, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage, StreamName,
+    ByteSize, CapturedStream, HomeWrites, RunEnding, RunLimits, RunOutcome, RunTimings, RunUsage,
+    StreamName,
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -19,8 +20,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    cell::Cell, control_socket::ControlSocket, output::OutputCapture, run::RunIo,
-    run_error::RunError, spawner_client::SpawnerClient, storage_mounts::StorageMounts,
+    cell::Cell,
+    cell_meter::CellMeter,
+    control_socket::ControlSocket,
+    job_socket::JobSocket,
+    output::{OutputCapture, OutputPipe},
+    run::RunIo,
+    run_error::RunError,
+    spawner_client::SpawnerClient,
+    storage_mounts::StorageMounts,
 };
 use crate::protocol::{CellId, CellUsage};
 
@@ -55,6 +63,15 @@ pub(crate) struct FinishedRun {
     pub(crate) cell_home: Option<OwnedFd>,
     /// The control socket of the cell, which pid 1 takes apart after `release`.
     pub(crate) control: ControlSocket,
+    pub(crate) remains: CellRemains,
+}
+
+/// What the server still holds of a cell whose program has ended. Closing it takes a dozen system
+/// calls, which nobody has to wait for.
+pub(crate) struct CellRemains {
+    _job: JobSocket,
+    _pipes: [OutputPipe; 2],
+    _meter: CellMeter,
 }
 
 /// Runs a cell to its end. Takes the cell by value: a cell that has run is never used again.
@@ -73,7 +90,7 @@ pub(crate) async fn watch_cell(
     let started = Instant::now();
     let attached = async {
         // If the cell dies while its job is written, the control socket says why.
-        let _ = job.write_all(&job_bytes).await;
+        let _ = job.send_job(&job_bytes).await;
         drop(job_bytes);
         started.elapsed()
     };
@@ -109,17 +126,26 @@ pub(crate) async fn watch_cell(
         // The spawner has removed the cgroup. It read the gauges before.
         None => timeout(DEATH_TIMEOUT, exit.wait()).await.unwrap_or_default(),
     };
+    let ([stdout, stderr], pipes) = take_streams([stdout, stderr]);
     let outcome = RunOutcome {
         ending: decide_ending(&end, &used, &control.words())?,
-        stdout: stdout.into_kept(),
-        stderr: stderr.into_kept(),
+        stdout,
+        stderr,
         usage: RunUsage { wall, cpu: used.cpu, peak_memory: ByteSize(used.peak) },
         written: HomeWrites::default(),
         network: None,
         mounts: Vec::new(),
         timings: RunTimings { attach, run: wall, ..RunTimings::default() },
     };
-    Ok(FinishedRun { outcome, ended: started + wall, cell_home: control.take_home(), control })
+    let remains = CellRemains { _job: job, _pipes: pipes, _meter: meter };
+    let (ended, cell_home) = (started + wall, control.take_home());
+    Ok(FinishedRun { outcome, ended, cell_home, control, remains })
+}
+
+/// What is kept of each stream, and its pipe.
+fn take_streams(captures: [OutputCapture; 2]) -> ([CapturedStream; 2], [OutputPipe; 2]) {
+    let [(stdout, stdout_pipe), (stderr, stderr_pipe)] = captures.map(OutputCapture::into_parts);
+    ([stdout, stderr], [stdout_pipe, stderr_pipe])
 }
 
 /// Stops a cell: its storage first, so that what it has transferred is known.

@@ -29,7 +29,7 @@ const FLOOD_PAUSE: Duration = Duration::from_millis(1);
 const LEFT_IN_PIPE: Duration = Duration::from_millis(2);
 
 /// The read end of an output pipe.
-enum OutputPipe {
+pub(crate) enum OutputPipe {
     /// Nothing waits for it before this time.
     Unwatched(OwnedFd, Instant),
     /// The runtime reports when there is something to read.
@@ -159,6 +159,10 @@ impl OutputCapture {
                 Ok(len) => {
                     left -= len;
                     self.keep_chunk(len, permit);
+                    if len < most {
+                        // That was all that the pipe had.
+                        return;
+                    }
                 }
                 Err(rustix::io::Errno::INTR) => {}
                 // Nothing more now. A process that still has the other end open is not waited for.
@@ -195,8 +199,9 @@ impl OutputCapture {
         }
     }
 
-    pub(crate) fn into_kept(self) -> CapturedStream {
-        self.kept
+    /// What is kept, and the pipe.
+    pub(crate) fn into_parts(self) -> (CapturedStream, OutputPipe) {
+        (self.kept, self.pipe)
     }
 }
 
@@ -220,7 +225,7 @@ mod tests {
         }
         let took = started.elapsed();
         capture.read_rest().await;
-        (capture.into_kept(), took)
+        (capture.into_parts().0, took)
     }
 
     #[tokio::test]

@@ -85,7 +85,7 @@ impl Executor {
         let tool_socket = run.mount_tool_socket(io.tool_calls.take(), &mut cell).await?;
         let mut storage = run.mount_storage(&mut cell).await?;
         let (answered, exit) = (io.answered.take(), cell.exit.clone());
-        let FinishedRun { mut outcome, ended, cell_home, mut control } =
+        let FinishedRun { mut outcome, ended, cell_home, mut control, remains } =
             run.watch_run(cell, job, io, storage.as_mut()).await?;
         // Nothing that the program has left running may call a tool after its end.
         drop(tool_socket);
@@ -96,7 +96,8 @@ impl Executor {
         let (written, diff) = run.commit_home(mounted, cell_home, &mut control).await?;
         outcome.written = written;
         // The home is packed by now.
-        let aftermath = RunAftermath { control, pool_run: mem::take(&mut run.pool_run), diff };
+        let pool_run = mem::take(&mut run.pool_run);
+        let aftermath = RunAftermath { control, remains, pool_run, diff };
         self.inner.settle_run(aftermath, answered, exit);
         outcome.timings.cell = run.cell_wait;
         outcome.timings.seal = ended.elapsed();

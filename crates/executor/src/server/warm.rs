@@ -18,10 +18,7 @@ use cloche_jail::{
     report::CellReport,
 };
 use cloche_model::Language;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    time::timeout,
-};
+use tokio::time::timeout;
 
 use super::{
     cell::{self, Cell, CellMaking},
@@ -178,12 +175,8 @@ pub(crate) async fn start_empty_cell(
 
 /// Sends the start job and waits for the one byte that the interpreter answers when it is ready.
 async fn wait_for_interpreter(cell: &mut Cell, job: &[u8]) -> Result<(), RunError> {
-    let ready = async {
-        cell.job.write_all(job).await?;
-        cell.job.read_u8().await
-    };
-    match timeout(START_LIMIT, ready).await {
-        Ok(Ok(_)) => Ok(()),
+    match timeout(START_LIMIT, cell.job.start_waiting(job)).await {
+        Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(start_failure(cell).await),
         Err(_) => {
             let seconds = START_LIMIT.as_secs();

@@ -100,7 +100,7 @@ async fn answer_inline(
     started: StartedExecution,
     arrival: RequestArrival,
 ) -> Result<Response, ApiError> {
-    let (execution, phases) = started.wait_with_phases().await?;
+    let (execution, phases, answered) = started.wait_with_phases().await?;
     let result = ExecuteResult::from_execution(&execution);
     let mut response = match execution.status {
         ExecutionStatus::Timeout => reply::json_response(
@@ -110,6 +110,8 @@ async fn answer_inline(
         _ => reply::json_response(StatusCode::OK, result.to_json_pieces()),
     };
     arrival.describe(&phases, response.headers_mut());
+    // Dropped when the response has been written.
+    response.extensions_mut().insert(answered);
     Ok(response)
 }
 

@@ -6,7 +6,7 @@
 //! files and the variables, and executes nothing. It does not know the language or the tenant.
 //! `server::job_writer` is the writer.
 
-use core::ffi::CStr;
+use core::{ffi::CStr, ops::Range};
 
 use crate::{
     protocol::{
@@ -86,6 +86,53 @@ impl JobPort for JobSocket {
     }
 }
 
+/// The job socket, read in large pieces. Only for a process that takes the whole job itself: what it
+/// has read ahead is lost to a program that it executes.
+struct BufferedJobSocket {
+    bytes: [u8; 4 << 10],
+    /// The part of the bytes that was not taken yet.
+    rest: Range<usize>,
+}
+
+impl BufferedJobSocket {
+    const fn new() -> Self {
+        Self { bytes: [0; 4 << 10], rest: 0..0 }
+    }
+}
+
+impl JobPort for BufferedJobSocket {
+    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        if self.rest.is_empty() {
+            self.rest = 0..JobSocket.read_job(&mut self.bytes)?;
+        }
+        let count = buffer.len().min(self.rest.len());
+        let taken = self.rest.start..self.rest.start + count;
+        buffer[..count].copy_from_slice(&self.bytes[taken]);
+        self.rest.start += count;
+        Ok(count)
+    }
+
+    fn enter_directory(&mut self, directory: &CStr) -> Result<()> {
+        JobSocket.enter_directory(directory)
+    }
+
+    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+        JobSocket.create_file(name, mode)
+    }
+
+    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+        JobSocket.write_file(file, bytes)
+    }
+
+    fn close_file(&mut self, file: RawFd) {
+        JobSocket.close_file(file);
+    }
+
+    fn exec_program(&mut self, _: &CStr, _: &ExecLists<'_>, _: bool) -> Result<()> {
+        Err(Errno::INVAL)
+    }
+}
+
 /// Takes a whole job from the job socket; returns only if that failed.
 pub(crate) fn take_job() -> Result<()> {
     take_job_from(&mut JobSocket)
@@ -138,7 +185,7 @@ impl ZipMarkScanner {
 /// whether a file may be a zip archive.
 pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
     let _ = sys::write(JOB_FD, READY.as_bytes());
-    let taken = take_variables(&mut JobSocket, buffer)?;
+    let taken = take_variables(&mut BufferedJobSocket::new(), buffer)?;
     sys::close(JOB_FD);
     Ok(taken)
 }

@@ -38,7 +38,7 @@ pub(crate) fn run_pid_one(program: &[u8], fds: CellFds) -> ! {
     match started {
         Ok((pid, watch)) => {
             report_ready();
-            supervise_guest(pid, watch)
+            supervise_guest(pid, watch, false)
         }
         Err(errno) => {
             send_report(CONTROL_FD, failure_report(c"start of the guest", errno));

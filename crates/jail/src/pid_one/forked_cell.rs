@@ -111,7 +111,7 @@ fn run_beside_guest(
         sys::close_range(first, u32::MAX).map(|()| watch)
     });
     match ready.and_then(|watch| guest.map(|guest| (guest, watch))) {
-        Ok((Some(pid), watch)) => supervise_guest(pid, watch),
+        Ok((Some(pid), watch)) => supervise_guest(pid, watch, true),
         Ok((None, _)) => sys::exit(1),
         Err(errno) => {
             send_report(CONTROL_FD, failure_report(c"start of the guest", errno));

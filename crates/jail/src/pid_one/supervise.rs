@@ -3,7 +3,10 @@
 //! Reaps every process, reports how the main process ended, and exits. The kernel then kills every
 //! process that is left in the pid namespace. Core only.
 
-use super::{announced_exit::announced_exit_code, socket_watch::SocketWatch};
+use super::{
+    announced_exit::{LastWordFiles, announced_exit_code},
+    socket_watch::SocketWatch,
+};
 use crate::{
     protocol::{
         fd_numbers::{CONTROL_FD, JOB_FD},
@@ -16,8 +19,13 @@ use crate::{
 const MOST_LOOKS: u32 = 32;
 
 /// Reaps until the main process has ended; then exits, and every process of the cell with it.
-pub(super) fn supervise_guest(main: i32, mut watch: Option<SocketWatch>) -> ! {
+/// If the main process may announce its end, what that needs is prepared before it.
+pub(super) fn supervise_guest(main: i32, mut watch: Option<SocketWatch>, announces: bool) -> ! {
     (0..=JOB_FD).for_each(sys::close);
+    let mut files = LastWordFiles::default();
+    if announces {
+        files = LastWordFiles::open_ahead(main);
+    }
     let mut looks = MOST_LOOKS;
     loop {
         let changed = match &mut watch {
@@ -33,7 +41,7 @@ pub(super) fn supervise_guest(main: i32, mut watch: Option<SocketWatch>) -> ! {
             // pid 1 may be charged to no cell.
             Ok(ChildChange::Stopped { pid }) if pid == main && looks > 0 => {
                 looks -= 1;
-                if let Some(code) = announced_exit_code(main, &mut looks) {
+                if let Some(code) = announced_exit_code(main, &mut files, &mut looks) {
                     send_report(CONTROL_FD, CellReport::Exited(code));
                     leave_cell(watch.as_ref(), |watch| watch.wait_for_leave(main));
                 }

@@ -7,14 +7,26 @@
 //! the outcome was reported.
 
 use super::constants;
-use crate::shared::{fmt_buf::FmtBuf, proc_file::read_file};
+use crate::{
+    shared::{
+        fmt_buf::FmtBuf,
+        proc_file::{open_file, read_and_close},
+    },
+    sys::RawFd,
+};
 
 /// The process name before the exit code.
 pub(crate) const LAST_WORD: &[u8] = constants::LAST_WORD.as_bytes();
 
-/// `/proc/<pid>/stat` of a process from its exit code on; `None` if its name is not a last word.
-pub(crate) fn read_last_word(pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
-    let (mut path, mut prefix) = (FmtBuf::default(), FmtBuf::default());
-    let stat = read_file(path.push_bytes(b"/proc/").push_pid(pid).push_bytes(b"/stat\0"), buffer)?;
+/// Opens `/proc/<pid>/stat`. The kernel writes it when it is read.
+pub(crate) fn open_stat(pid: i32) -> Option<RawFd> {
+    let mut path = FmtBuf::default();
+    open_file(path.push_bytes(b"/proc/").push_pid(pid).push_bytes(b"/stat\0"))
+}
+
+/// An open `/proc/<pid>/stat` from the exit code on; `None` if its name is not a last word.
+pub(crate) fn read_last_word(stat: RawFd, pid: i32, buffer: &mut [u8; 512]) -> Option<&[u8]> {
+    let mut prefix = FmtBuf::default();
+    let stat = read_and_close(stat, buffer)?;
     stat.strip_prefix(prefix.push_pid(pid).push_bytes(b" (").push_bytes(LAST_WORD).as_bytes())
 }

@@ -238,6 +238,12 @@ pub fn getpid() -> i32 {
     call_with_numbers(PlainCall::Getpid, [0; 6]).map_or(0, |pid| pid as i32)
 }
 
+/// The id of this thread; that of the main thread is the pid.
+#[cfg(cloche_template)]
+pub(crate) fn gettid() -> i32 {
+    call_with_numbers(PlainCall::Gettid, [0; 6]).map_or(0, |thread| thread as i32)
+}
+
 /// The pid of the parent of this process.
 #[must_use]
 pub fn getppid() -> i32 {

@@ -62,6 +62,8 @@ syscall_table! {
     PidfdSendSignal:       "pidfd_send_signal",        424,  424;
     Getpid:                "getpid",                    39,  172;
     Getppid:               "getppid",                  110,  173;
+    #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template library"))]
+    Gettid:                "gettid",                   186,  178;
     Setsid:                "setsid",                   112,  157;
     Pipe2:                 "pipe2",                    293,   59;
     Fchmodat:              "fchmodat",                 268,   53;
@@ -122,7 +124,10 @@ macro_rules! call_subset {
 call_subset! {
     /// Calls that take plain numbers only, or null pointers where the kernel allows them.
     PlainCall {
-        Clone, Close, CloseRange, Dup3, ExitGroup, Fcntl, Getpid, Getppid, Kill,
+        Clone, Close, CloseRange, Dup3, ExitGroup, Fcntl, Getpid, Getppid,
+        #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template library"))]
+        Gettid,
+        Kill,
         LandlockCreateRuleset, LandlockRestrictSelf, Mmap, PidfdSendSignal, Prctl, Setgroups, Setns,
         Setresgid, Setresuid, Setsid, Socket, Unshare,
     }

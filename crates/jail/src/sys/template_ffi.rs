@@ -9,6 +9,7 @@
 //! | `cloche_serve` | once, in the template; returns in each forked guest | `template.py` |
 //! | `cloche_wait` | once in each guest, to read its job | `template.py` |
 //! | `cloche_leave` | at the end of a guest's main process | `exit.py` |
+//! | `cloche_wrap_exit` | once, in the template | `exit.py` |
 //!
 //! A change of a name, a signature or [`TemplateSetup`] needs the same change there and in
 //! `protocol::constants`. This is the
@@ -17,16 +18,16 @@
 use core::{
     arch::asm,
     ffi::{CStr, c_char},
-    mem::offset_of,
+    mem::{self, offset_of},
     slice,
-    sync::atomic::{AtomicI32, Ordering},
+    sync::atomic::{AtomicI32, AtomicUsize, Ordering},
 };
 
 use super::{
     errno::Errno,
     hot_pages::HotPages,
     raw::syscall,
-    safe_calls::{close, exit, getpid, open},
+    safe_calls::{close, exit, getpid, gettid, open},
     syscall_table::Call,
 };
 use crate::{
@@ -84,21 +85,68 @@ extern "C" fn cloche_serve(socket: i32, setup: *const TemplateSetup) {
         (setup, HotPages::new(setup.ranges, setup.written, setup.count))
     };
     fork_server::serve_forks(socket, hot);
-    MAIN.store(getpid(), Ordering::Relaxed);
+    if exit_notice::is_name_readable() {
+        MAIN.store(getpid(), Ordering::Relaxed);
+    }
     register_rseq(setup.rseq_offset, setup.rseq_len);
 }
 
-/// The pid of the guest's main process; processes that the program forks have other pids.
+/// The pid of the guest's main process; processes that the program forks have other pids. Zero if
+/// pid 1 could not read the name of the process.
 static MAIN: AtomicI32 = AtomicI32::new(0);
 
 /// Ends this process. The program can observe nothing of its own end after this call.
 // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
 #[unsafe(no_mangle)]
 extern "C" fn cloche_leave(code: i32) {
-    if getpid() == MAIN.load(Ordering::Relaxed) {
-        exit_notice::stop_instead_of_ending(code.to_le_bytes()[0]);
+    let main = MAIN.load(Ordering::Relaxed);
+    // The id of the main thread is the pid.
+    if gettid() == main {
+        exit_notice::stop_instead_of_ending(main, code.to_le_bytes()[0]);
     }
     exit(code);
+}
+
+/// The functions of CPython that [`normalizing_exit`] calls: `sys.exit` itself, then `PyErr_Fetch`,
+/// `PyErr_NormalizeException` and `PyErr_Restore`.
+static EXIT_CALLS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+
+/// The signature of `sys.exit` in C: the module, its arguments and their number.
+type ExitFunction = extern "C" fn(usize, usize, usize) -> usize;
+/// That of the three others: the addresses of an exception's type, value and traceback, or these
+/// themselves.
+type ErrorFunction = extern "C" fn(usize, usize, usize);
+
+/// Returns the address of a `sys.exit` in C that does what the given one does, and makes its
+/// exception an object at once. Until CPython 3.11 the interpreter does that only if someone looks
+/// at the exception, and the exit code of a program that nobody looks at is then known to nobody
+/// but the interpreter.
+// SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
+#[unsafe(no_mangle)]
+extern "C" fn cloche_wrap_exit(calls: *const [usize; 4]) -> usize {
+    // SAFETY: the interpreter passes an array of four words.
+    let calls = unsafe { *calls };
+    EXIT_CALLS.iter().zip(calls).for_each(|(known, call)| known.store(call, Ordering::Relaxed));
+    normalizing_exit as ExitFunction as usize
+}
+
+extern "C" fn normalizing_exit(module: usize, arguments: usize, count: usize) -> usize {
+    let [exit, fetch, normalize, restore] =
+        [0, 1, 2, 3].map(|at| EXIT_CALLS[at].load(Ordering::Relaxed));
+    let mut error = [0_usize; 3];
+    let [kind, value, trace] = [0, 1, 2].map(|at| &raw mut error[at] as usize);
+    // SAFETY: `cloche_wrap_exit` has stored the addresses of these functions before anyone could
+    // call this one, and they have these signatures in every CPython that has them. The first is
+    // called with the arguments that were made for it. The other three write to and read from three
+    // words, and take over the references there, as CPython's own code uses them.
+    unsafe {
+        let result = mem::transmute::<usize, ExitFunction>(exit)(module, arguments, count);
+        mem::transmute::<usize, ErrorFunction>(fetch)(kind, value, trace);
+        mem::transmute::<usize, ErrorFunction>(normalize)(kind, value, trace);
+        let [kind, value, trace] = error;
+        mem::transmute::<usize, ErrorFunction>(restore)(kind, value, trace);
+        result
+    }
 }
 
 /// Reads a job. Returns zero if the interpreter can continue as it is. Returns the length of the

@@ -61,6 +61,24 @@ def _noting_code(member, noted):
     return Code()
 
 
+def _note_code_of_sys_exit(ctypes, python, library):
+    """Has the exception of `sys.exit` made an object at once, as later versions do it, so that the
+    interpreter asks it for its code.
+
+    What `sys.exit` is stays as it is: only the function in C behind it is another one.
+    """
+    # In the object of a function in C, its description follows the head of every object; in the
+    # description, the function follows the name.
+    word = ctypes.sizeof(ctypes.c_size_t)
+    description = ctypes.c_size_t.from_address(id(sys.exit) + 2 * word).value
+    function = ctypes.c_size_t.from_address(description + word)
+    used = python.PyErr_Fetch, python.PyErr_NormalizeException, python.PyErr_Restore
+    addresses = [ctypes.cast(one, ctypes.c_void_p).value for one in used]
+    library.cloche_wrap_exit.restype = ctypes.c_size_t
+    function.value = library.cloche_wrap_exit(
+        (ctypes.c_size_t * 4)(function.value, *addresses))
+
+
 def _clear(names):
     """Clears a module's dictionary as CPython does it: names with one underscore first."""
     for only_private in (True, False):
@@ -73,10 +91,11 @@ def _clear(names):
 class FastExit:
     """Ends a forked interpreter without taking apart what it shares with its template."""
 
-    def __init__(self, python, preloaded, leave_now):
-        self.python, self.leave_now = python, leave_now
+    def __init__(self, python, preloaded, library):
+        self.python, self.library, self.leave_now = python, library, library.cloche_leave
         self.modules, self.used = preloaded.modules, preloaded.used
-        self.py_object = preloaded.module("ctypes").py_object
+        self.ctypes = preloaded.module("ctypes")
+        self.py_object = self.ctypes.py_object
         self.gc, weakref, self.itertools, self.operator, self.atexit = map(
             preloaded.module, ("gc", "weakref", "itertools", "_operator", "atexit"))
         self.reference, self.proxies = weakref.ref, weakref.ProxyTypes
@@ -107,6 +126,8 @@ class FastExit:
         attributes = self.gc.get_referents(SystemExit.__dict__)[0]
         attributes["code"] = _noting_code(attributes["code"], self.asked)
         self.python.PyType_Modified(self.py_object(SystemExit))
+        if sys.version_info < (3, 12):
+            _note_code_of_sys_exit(self.ctypes, self.python, self.library)
         register, flat = self.atexit.register, self.itertools.chain.from_iterable
         # The last that is registered runs first.
         register(self.seen.extend, flat([*self._look_closer(), *self._prepare_second_chance()]))

@@ -26,6 +26,8 @@ class Preloaded:
         self.imports = {}  # what each has imported
         self.effects = {}  # what each has registered
         self.aliases = {}  # what each has put under another name
+        self.loggers = {}  # the names of the loggers that each has made
+        self.manager = None  # the manager of all loggers
         self.plans = {}
         self.finders = {}
         self.places = [place for place in sys.path if place]
@@ -39,20 +41,26 @@ class Preloaded:
         bare = dict(sys.modules)
         self._import_recording(names)
         self._put_away(bare)
+        for name in self.loggers.keys() - self.waiting.keys():
+            for logger in self.loggers[name]:
+                self._put_logger(logger)
         for name in names:
             if name in self.waiting:
                 self._plan(name)
         self._hook(bare["_frozen_importlib"])
 
     def _import_recording(self, names):
-        """Imports modules while imports, exit functions and pickle reductions are recorded."""
+        """Imports modules while imports, exit and fork functions, pickle reductions and loggers are
+        recorded.
+        """
         importing = builtins.__import__
         builtins.__import__ = self._recording_import(importing)
         import atexit
         import copyreg
+        import os
 
         reductions = dict(copyreg.dispatch_table)
-        register, reduce = atexit.register, copyreg.pickle
+        register, reduce, at_fork = atexit.register, copyreg.pickle, os.register_at_fork
 
         def recording_register(*arguments, **keywords):
             self._record_effect(register, arguments, keywords)
@@ -61,13 +69,27 @@ class Preloaded:
         def recording_reduce(*arguments):
             self._record_effect(reduce, arguments, {})
 
+        def recording_at_fork(**functions):
+            # The template itself puts the functions of these away.
+            if sys._getframe(1).f_globals.get("__name__") in ("logging", "random", "threading"):
+                at_fork(**functions)
+            else:
+                self._record_effect(at_fork, (), functions)
+
         atexit.register, copyreg.pickle = recording_register, recording_reduce
+        os.register_at_fork = recording_at_fork
+        if "logging" in names:
+            self._record_loggers(builtins.__import__("logging").Logger.manager)
         for name in names:
             try:
                 builtins.__import__(name)
             except ImportError:
                 pass
-        atexit.register, copyreg.pickle, builtins.__import__ = register, reduce, importing
+        atexit.register, copyreg.pickle, os.register_at_fork = register, reduce, at_fork
+        builtins.__import__ = importing
+        if self.manager is not None:
+            del self.manager.getLogger
+            self.manager.loggerDict.clear()
         copyreg.dispatch_table.clear()
         copyreg.dispatch_table.update(reductions)
 
@@ -97,6 +119,47 @@ class Preloaded:
             return result
 
         return recording_import
+
+    def _record_loggers(self, manager):
+        """Records which module makes which logger. It is put where programs see it when the program
+        imports the module.
+        """
+        get_logger = manager.getLogger
+
+        def recording_logger(name):
+            logger, frame = get_logger(name), sys._getframe(1)
+            while frame.f_back is not None and frame.f_globals.get("__name__") == "logging":
+                frame = frame.f_back
+            module = frame.f_globals.get("__name__")
+            self.loggers.setdefault(module, []).append(logger)
+            self.effects.setdefault(module, []).append((self._put_logger, (logger,), {}))
+            return logger
+
+        self.manager, manager.getLogger = manager, recording_logger
+
+    def _put_logger(self, logger):
+        """Does what `logging` does with a logger that it has just made."""
+        manager, known = self.manager, self.manager.loggerDict
+        before = known.get(logger.name)
+        if before is not logger:
+            known[logger.name] = logger
+            if before is not None:
+                manager._fixupChildren(before, logger)
+            manager._fixupParents(logger)
+
+    def _has_other_loggers(self, names):
+        """Whether the program has made a logger that one of these modules makes, or wants another
+        kind of loggers.
+        """
+        made = [logger for name in names if name in self.waiting
+                for logger in self.loggers.get(name, ())]
+        if not made:
+            return False
+        logging, known = self.modules["logging"], self.manager.loggerDict
+        if self.manager.loggerClass is not None or logging._loggerClass is not logging.Logger:
+            return True
+        return any(not isinstance(known.get(logger.name, logger), logging.PlaceHolder)
+                   and known.get(logger.name, logger) is not logger for logger in made)
 
     def _record_effect(self, function, arguments, keywords):
         # This frame, that of the recording function, then that of the module.
@@ -135,7 +198,7 @@ class Preloaded:
         def find_spec(cls, fullname, path=None, target=None):
             if fullname in waiting:
                 names, places = self._plan(fullname)
-                if self._are_found(places):
+                if self._are_found(places) and not self._has_other_loggers(names):
                     for name in names:
                         if name in waiting and name != fullname:
                             sys.modules[name] = module = self.create_module(name)

@@ -15,6 +15,8 @@ from cloche.preload import Preloaded
 
 # What the runtime itself imports in a template.
 _OWN_IMPORTS = ["ctypes", "gc", "weakref", "itertools", "select", "_operator"]
+# The most ranges of pages that are mapped ahead in each cell.
+_MOST_RANGES = 4096
 # The bit of the library's answer that says that a file of the job may be an archive.
 _MAY_BE_ARCHIVE = 1 << 63
 
@@ -37,6 +39,8 @@ def install(home, preload, runtime):
                         return hook(path)
                     except ImportError:
                         pass
+            # What the last hook says of a file. It would look at the file for that.
+            raise ImportError("only directories are supported", path=path)
         return last(path)
 
     sys.path_hooks[-1] = probe
@@ -61,12 +65,14 @@ class Template:
         self.wait.restype = ctypes.c_size_t
         self.native_id = sys.modules["_thread"].get_native_id
         self.thread_id = _find_thread_id(ctypes, self.native_id())
-        self.fast_exit = FastExit(self.python, preloaded, self.library.cloche_leave)
+        self.fast_exit = FastExit(self.python, preloaded, self.library)
         self.fast_exit.install()
         preloaded.put_finders_away(known)
         warm_pages.rehearse(self.gc, self.fast_exit)
         self.fork_hooks = _trim_fork_hooks(self.gc, preloaded)
         self.given, self.buffers = _prepare_given(ctypes)
+        self.hot = (ctypes.c_size_t * (2 * _MOST_RANGES))()
+        self.has_pages = True  # until it is known better; a probe goes the way of a cell that has
         # The module of the program must not be frozen: it is collected like any other at the end.
         main = sys.modules["__main__"]
         self.main = [ctypes.py_object(main), ctypes.py_object(vars(main))]
@@ -84,16 +90,13 @@ class Template:
         """Forks a cell for each request. Returns in the cells, and in the probe of the warm-up
         pages, which goes the same way as a cell.
         """
-        pages = warm_pages.measure(self.select, self.fast_exit)
-        self.has_pages = pages != ([], [])
-        if pages is None:
-            return
-        written, read = pages
-        self.hot = hot = (self.ctypes.c_size_t * len(written + read))(*written, *read)
-        self.given[protocol.SETUP_RANGES] = self.ctypes.addressof(hot)
-        self.given[protocol.SETUP_WRITTEN] = len(written) // 2
-        self.given[protocol.SETUP_COUNT] = len(hot) // 2
-        self.gc.freeze()
+        # Twice: where a program's objects are made depends on what the first time leaves behind.
+        for _ in range(2):
+            pages = warm_pages.measure(self.select, self.fast_exit)
+            if pages is None:
+                return
+            self.note_pages(*pages)
+            self.gc.freeze()
         os.write(protocol.JOB_FD, protocol.READY.encode())
         self.python.PyOS_BeforeFork()
         self.library.cloche_serve(protocol.FORK_FD, self.given)
@@ -101,6 +104,15 @@ class Template:
         if self.thread_id is not None:
             self.thread_id.value = self.native_id()
         self.after_fork()
+
+    def note_pages(self, written, read):
+        """Has the library map these ranges in each cell, as many as there is space for."""
+        self.has_pages = bool(written or read)
+        ranges = (written + read)[:len(self.hot)]
+        self.hot[:len(ranges)] = ranges
+        self.given[protocol.SETUP_RANGES] = self.ctypes.addressof(self.hot)
+        self.given[protocol.SETUP_WRITTEN] = min(len(written), len(ranges)) // 2
+        self.given[protocol.SETUP_COUNT] = len(ranges) // 2
 
     def enter_cell(self):
         """Takes the job of a cell. Returns whether a file of it may be an archive."""

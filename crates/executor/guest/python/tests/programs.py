@@ -14,10 +14,15 @@ PROGRAMS = [
     ("environment", True, "import os\nprint(dict(os.environ), os.getcwd())"),
     ("frames", True, "import sys\nf = sys._getframe()\nprint(f.f_back, f.f_code.co_filename)"),
     ("attributes", True, "print(sorted(globals()), __file__, __spec__)"),
-    ("exits with a number", None, "import sys\ndef end(): sys.exit(7)\nend()"),
+    ("exits with a number", True, "import sys\ndef end(): sys.exit(7)\nend()"),
     ("exits with none", True, "raise SystemExit"),
-    ("exits with a text", None, "import sys\ndef end(): sys.exit('text')\nend()"),
-    ("exits far", None, "import sys\ndef end(): sys.exit(256 + 3)\nend()"),
+    ("exits with a text", True, "import sys\ndef end(): sys.exit('text')\nend()"),
+    ("exits far", True, "import sys\ndef end(): sys.exit(256 + 3)\nend()"),
+    ("exit caught", True, "import sys\ntry: sys.exit(4)\n"
+     "except SystemExit as e: print(repr(e), e.args)"),
+    ("exits with too much", True, "import sys\ntry: sys.exit(1, 2)\n"
+     "except TypeError as e: print(e)"),
+    ("exits with a tuple", None, "import sys\nsys.exit((1, 2))"),
     ("fails", True, "print('before')\n1 / 0"),
     ("fails deep", True, "def f(n):\n    return f(n - 1) if n else int('x')\nf(3)"),
     ("syntax error", False, "def f(:\n"),

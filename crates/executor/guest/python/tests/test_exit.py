@@ -6,7 +6,7 @@ import sys
 import tempfile
 import unittest
 
-from harness import ARCHIVE, PATIENCE, run_plain, without_addresses
+from harness import ARCHIVE, LIBRARY, PATIENCE, run_plain, without_addresses
 from programs import PROGRAMS
 
 # Installs the fast exit at the moment at which a template does, and notes when it is taken.
@@ -33,7 +33,9 @@ def install(path):
     preloaded.load([*names, "re", "threading"])
     ctypes, gc = map(preloaded.module, ("ctypes", "gc"))
     python = ctypes.PyDLL(None)
-    fast_exit = FastExit(python, preloaded, leave)
+    library = ctypes.PyDLL(%r)
+    library.cloche_leave = leave
+    fast_exit = FastExit(python, preloaded, library)
     fast_exit.install()
     preloaded.put_finders_away(known)
     fast_exit.rehearse()
@@ -45,13 +47,13 @@ def install(path):
     for thing in program:
         if not gc.is_tracked(thing.value):
             python.PyObject_GC_Track(thing)
-    for kept in (fast_exit, python, sys.modules["site"], install, leave, *runtime):
+    for kept in (fast_exit, python, library, sys.modules["site"], install, leave, *runtime):
         python.Py_IncRef(ctypes.py_object(kept))
     return last(path)
 
 sys.path_hooks[-1] = install
 raise ImportError(name="usercustomize")
-""" % (ARCHIVE, ARCHIVE)
+""" % (ARCHIVE, ARCHIVE, LIBRARY)
 
 
 def run_with_fast_exit(program):

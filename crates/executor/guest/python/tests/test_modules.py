@@ -73,6 +73,33 @@ class PreloadedModules(unittest.TestCase):
         self.assertEqual(self.run_preloaded(code, colorsys="mine = 'own'"), ["own"])
 
 
+class PreloadedLoggers(unittest.TestCase):
+    SHOW = "import logging\nknown = logging.root.manager.loggerDict\nprint(*known, 'and')\n"
+
+    def run_with_asyncio(self, code):
+        preload = _PRELOAD.replace("'json', 'colorsys'", "'asyncio', 'logging'")
+        done = subprocess.run([sys.executable, "-c", preload + code], capture_output=True,
+                              timeout=PATIENCE, check=True)
+        return done.stdout.decode().split()
+
+    def test_a_logger_is_out_of_sight_until_its_module_is_imported(self):
+        code = self.SHOW + "import asyncio\nprint(*known)\nprint(asyncio.log.logger is " \
+            "logging.getLogger('asyncio'), asyncio is preloaded.modules['asyncio'])\n" \
+            "print(known['asyncio'].parent is logging.root)"
+        self.assertEqual(self.run_with_asyncio(code), [
+            "and", "concurrent.futures", "concurrent", "asyncio", "True", "True", "True"])
+
+    def test_a_logger_of_the_program_is_the_one_of_the_module(self):
+        code = self.SHOW + "own = logging.getLogger('asyncio')\nimport asyncio\n" \
+            "print(asyncio.log.logger is own, asyncio is preloaded.modules['asyncio'])"
+        self.assertEqual(self.run_with_asyncio(code), ["and", "True", "False"])
+
+    def test_children_of_the_program_find_their_parent(self):
+        code = self.SHOW + "own = logging.getLogger('asyncio.mine')\nimport asyncio\n" \
+            "print(own.parent is asyncio.log.logger is logging.getLogger('asyncio'))"
+        self.assertEqual(self.run_with_asyncio(code), ["and", "True"])
+
+
 class WarmPages(unittest.TestCase):
     def test_pages_become_ranges(self):
         own, shared, file = 0x81 << 56, 0x80 << 56, 0xA1 << 56
