@@ -117,10 +117,17 @@ fn node_programs_cannot_tell_how_they_were_started() {
 }
 
 #[test]
+fn bash_programs_cannot_tell_how_they_were_started() {
+    ways::block_on(indistinguishable(Language::Bash, &[Way::Started]));
+}
+
+#[test]
 fn programs_cannot_tell_how_they_were_started_on_the_default_image() {
     ways::block_on(async {
         let python: &[Way] = &[Way::Template, Way::Single];
-        let languages = [(Language::Python, python), (Language::Node, &[Way::Started])];
+        let started: &[Way] = &[Way::Started];
+        let languages =
+            [(Language::Python, python), (Language::Node, started), (Language::Bash, started)];
         indistinguishable_on("default", &languages).await;
     });
 }

@@ -31,6 +31,7 @@ pub(crate) mod priority;
 pub(crate) mod reached_stores;
 pub(crate) mod run;
 pub(crate) mod run_error;
+mod shell_gate;
 pub(crate) mod spawner_client;
 pub(crate) mod spawner_process;
 pub(crate) mod storage_mounts;

@@ -9,6 +9,8 @@ pub(crate) mod contained_cell;
 #[cfg(not(cloche_template))]
 pub(crate) mod driven_cell;
 pub(crate) mod forked_cell;
+#[cfg(not(cloche_template))]
+pub(crate) mod gated_cell;
 pub(crate) mod socket_budget;
 pub(crate) mod socket_watch;
 mod supervise;

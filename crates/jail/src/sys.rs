@@ -68,9 +68,9 @@ pub use {
     safe_calls::{
         PrctlOption, SIGCHLD, attach_mount, become_user, block_signals, chdir, chmod, chown, close,
         close_on_exec, close_range, dup_above, dup_onto, exit, force_disable_speculation, fork,
-        getpid, getppid, ignore_signal, kill, mkdir, mknod, open, open_signalfd, open_tree,
+        getpid, getppid, ignore_signal, kill, mkdir, mkfifo, mknod, open, open_signalfd, open_tree,
         pidfd_kill, pivot_to_current_dir, prctl, reap_child, set_realtime_priority, setrlimit,
-        setsid, speculation_status, symlink, unblock_signals, wait_any, wait_for_change,
+        setsid, speculation_status, symlink, unblock_signals, unlink, wait_any, wait_for_change,
     },
     shared_stack::{SharedStack, SharedStackBlock},
 };

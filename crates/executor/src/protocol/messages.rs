@@ -63,6 +63,8 @@ pub(crate) enum SpawnKind {
     Cell,
     /// The same, to find out whether its substrate can be used.
     Trial,
+    /// A cell for guest code, whose interpreter waits at the gate.
+    Gated,
     /// A template, which never runs guest code.
     Template,
 }

@@ -195,7 +195,7 @@ impl Executor {
                 Err(error) => reason = Some(shorten(&cloche_model::error_chain(&error))),
             }
         }
-        if !warm::can_wait(language) {
+        if !warm::can_wait(language, Some(image)) {
             return ProgramStart::Cold { reason: None };
         }
         match self.try_waiting(image, language).await {
@@ -234,7 +234,11 @@ impl Executor {
         image: &Arc<ImageRoot>,
         language: Language,
     ) -> Result<(), RunError> {
-        let code = if language == Language::Node { "console.log(42)" } else { "print(42)" };
+        let code = match language {
+            Language::Node => "console.log(42)",
+            Language::Bash => "echo 42",
+            _ => "print(42)",
+        };
         let spec = RunSpec { sandbox: shape_of(image), ..RunSpec::new(language, code) };
         let job = job_builder::build_job(
             &spec,

@@ -3,12 +3,15 @@
 use std::ffi::CString;
 
 use cloche_jail::job_writer::{self, ExecProgram, InvalidJob};
-use cloche_model::{Language, NetworkPolicy, OciRuntime, RunSpec, SECRETS_DIR, Substrate};
+use cloche_model::{
+    Language, NetworkPolicy, OciRuntime, RunSpec, SECRETS_DIR, SandboxShape, Substrate,
+};
 
 use super::{
     cell_trust::CellTrust,
     home_place::HomePlace,
     interpreter::{self, CellInterpreter},
+    shell_gate,
 };
 use crate::protocol::HOME;
 
@@ -40,6 +43,17 @@ pub(crate) fn needs_cold_start(spec: &RunSpec) -> bool {
     // The authority of brokered credentials is such a variable, too.
     let has_authority = !spec.brokered.is_empty() && spec.sandbox.network != NetworkPolicy::Blocked;
     spec.language == Language::Node && (has_authority || spec.env.keys().any(is_read_at_start))
+}
+
+/// Whether a run needs a shell that starts anew, in a parked cell without one.
+pub(crate) fn needs_new_shell(spec: &RunSpec) -> bool {
+    // Most runs have no variables of their own.
+    if spec.language != Language::Bash || spec.env.is_empty() {
+        return false;
+    }
+    let SandboxShape { root, tool_client, .. } = &spec.sandbox;
+    let base = interpreter::base_env(root.as_deref(), &HomePlace::Usual, *tool_client);
+    shell_gate::needs_new_shell(spec, &base)
 }
 
 /// The command that runs the main file, as a user would type it. It has no environment yet.
@@ -83,12 +97,17 @@ pub(crate) fn build_job(
         job_writer::append_file(&mut out, input.name.as_str(), 0o644, &input.content)?;
     }
     job_writer::append_file(&mut out, spec.language.main_file(), 0o644, &spec.code)?;
-    job_writer::append_exec(
-        &mut out,
-        &ExecProgram {
-            env: run_env(spec, place, trust),
-            ..main_exec(spec.language, interpreter, place)
-        },
-    )?;
+    let env = run_env(spec, place, trust);
+    if spec.language == Language::Bash {
+        let image = spec.sandbox.root.as_deref();
+        let base = interpreter::base_env(image, place, spec.sandbox.tool_client);
+        let started = base.iter().map(|(name, value)| (&name[..], &value[..]));
+        let started = interpreter::env_strings(started);
+        let moves = spec.home.is_some();
+        let words = shell_gate::gate_words(&interpreter.name, &started, &env, moves);
+        job_writer::append_gate(&mut out, &words)?;
+    }
+    let main = main_exec(spec.language, interpreter, place);
+    job_writer::append_exec(&mut out, &ExecProgram { env, ..main })?;
     Ok(out)
 }

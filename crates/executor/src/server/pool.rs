@@ -72,6 +72,8 @@ pub(crate) struct PoolKey {
     pub(crate) template: bool,
     /// The group of sandboxes that share its template.
     pub(crate) group: Option<String>,
+    /// Whether its programs start their own interpreter, so that its cells are parked without one.
+    pub(crate) starts_anew: bool,
 }
 
 impl PoolKey {
@@ -96,7 +98,7 @@ impl PoolKey {
         let group = sandbox.pool_group.clone().filter(|_| template);
         let making =
             CellMaking { config, image: sandbox.root.clone(), tool_client: sandbox.tool_client };
-        Self { making, language, preload, template, group }
+        Self { making, language, preload, template, group, starts_anew: false }
     }
 }
 

@@ -194,7 +194,9 @@ impl PoolInner {
         let bucket_waits = self.lock_buckets().get(key).is_none_or(PoolBucket::interpreters_wait);
         match template {
             Some(template) => template.fork_parked(&self.spawner, &key.making).await,
-            None if !bucket_waits => warm::start_empty_cell(&self.spawner, &key.making).await,
+            None if !bucket_waits || key.starts_anew => {
+                warm::start_empty_cell(&self.spawner, &key.making).await
+            }
             None => warm::start_parked_cell(&self.spawner, &key.making, key.language).await,
         }
     }

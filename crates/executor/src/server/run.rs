@@ -153,7 +153,10 @@ impl<'a> Run<'a> {
     /// cell starts.
     async fn acquire_cell(&mut self, priority: Option<Arc<CpuPriority>>) -> Result<Cell, RunError> {
         let asked = Instant::now();
-        let key = PoolKey::new(self.spec.language, &self.spec.limits, &self.spec.sandbox);
+        let key = PoolKey {
+            starts_anew: job_builder::needs_new_shell(&self.spec),
+            ..PoolKey::new(self.spec.language, &self.spec.limits, &self.spec.sandbox)
+        };
         // The pool keeps only cells that the spawner builds itself.
         let is_native = self.spec.sandbox.substrate == Substrate::Native;
         let pool = self.executor.pool.as_ref().filter(|_| is_native);

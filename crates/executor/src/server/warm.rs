@@ -17,7 +17,7 @@ use cloche_jail::{
     protocol::constants,
     report::CellReport,
 };
-use cloche_model::Language;
+use cloche_model::{ImageRoot, Language};
 use tokio::time::timeout;
 
 use super::{
@@ -27,6 +27,7 @@ use super::{
     home_place::HomePlace,
     interpreter, job_builder,
     run_error::RunError,
+    shell_gate,
     spawner_client::{CellSource, SpawnerClient},
 };
 use crate::protocol::{CellId, HOME, NODE_START, SpawnKind};
@@ -96,7 +97,11 @@ pub(crate) async fn start_parked_cell(
     language: Language,
 ) -> Result<Cell, RunError> {
     let job = start_job(language, making)?;
-    let mut cell = cell::spawn_cell(spawner, making, CellSource::Nothing(SpawnKind::Cell)).await?;
+    let kind = match language {
+        Language::Bash if job.is_some() => SpawnKind::Gated,
+        _ => SpawnKind::Cell,
+    };
+    let mut cell = cell::spawn_cell(spawner, making, CellSource::Nothing(kind)).await?;
     match job {
         Some(job) => {
             // Programs that run now go before an interpreter that is started for later.
@@ -124,9 +129,20 @@ fn start_job(language: Language, making: &CellMaking) -> Result<Option<Vec<u8>>,
             job_writer::append_directory(&mut out, c"/");
             vec![("NODE_OPTIONS", format!("--require={NODE_START}"))]
         }
+        Language::Bash => {
+            let image = making.image.as_deref();
+            let interpreter = interpreter::find_interpreter(language, image)?;
+            let Some(variable) = shell_gate::wait_variable(&interpreter, image) else {
+                return Ok(None);
+            };
+            vec![variable]
+        }
         _ => return Ok(None),
     };
-    job_writer::append_exec(&mut out, &interpreter_exec(language, making, variables)?)?;
+    let exec = interpreter_exec(language, making, variables)?;
+    // Pid 1 takes the job of a shell.
+    let keeps_job = language != Language::Bash;
+    job_writer::append_exec(&mut out, &ExecProgram { keeps_job, ..exec })?;
     Ok(Some(out))
 }
 
@@ -158,9 +174,14 @@ fn interpreter_exec(
     Ok(ExecProgram { env, keeps_job: true, ..main })
 }
 
-/// Whether interpreters of a language can wait for a job.
-pub(crate) const fn can_wait(language: Language) -> bool {
-    matches!(language, Language::Python | Language::Node)
+/// Whether the interpreter of a language can wait for a job.
+pub(crate) fn can_wait(language: Language, image: Option<&ImageRoot>) -> bool {
+    let has_gate = |interpreter| shell_gate::wait_variable(&interpreter, image).is_some();
+    match language {
+        Language::Python | Language::Node => true,
+        Language::Bash => interpreter::find_interpreter(language, image).is_ok_and(has_gate),
+        _ => false,
+    }
 }
 
 /// Starts a cold cell and parks it without an interpreter: the job will start that.
@@ -220,6 +241,7 @@ fn describe_start(code: i32, said: &str) -> String {
         _ if last.contains("main.py") => "it runs no usercustomize; a virtual environment without \
              system packages does not, and no interpreter with PYTHONNOUSERSITE"
             .to_owned(),
+        _ if last.contains("main.sh") => "it does not read BASH_ENV".to_owned(),
         constants::EXIT_NOT_FOUND => {
             "the file, or the loader that it names, is not in the image".to_owned()
         }

@@ -12,7 +12,7 @@ use std::{
 
 use cloche_jail::{
     cgroup::{Cgroup, CgroupEntry, CgroupGauges, CgroupLimits},
-    launch::{LaunchRequest, launch_cell},
+    launch::{LaunchKind, LaunchRequest, launch_cell},
     sys,
 };
 use cloche_model::Substrate;
@@ -107,19 +107,19 @@ impl<'a> CellRegistry<'a> {
             return Err(io::Error::other("no template can start while fs.suid_dumpable is 1"));
         }
         let plan_kind = match kind {
-            SpawnKind::Cell | SpawnKind::Trial => CellPlanKind::Cell,
+            SpawnKind::Cell | SpawnKind::Trial | SpawnKind::Gated => CellPlanKind::Cell,
             SpawnKind::Template => CellPlanKind::Template,
         };
         let at = self.plans.find_or_build(config, plan_kind)?;
         let limits = self.plans.get(at).plan.cgroup;
         // A template runs no guest code, and its cells are watched for themselves.
         let watch = match kind {
-            SpawnKind::Cell | SpawnKind::Trial => self.plans.watch_cell(config),
+            SpawnKind::Cell | SpawnKind::Trial | SpawnKind::Gated => self.plans.watch_cell(config),
             SpawnKind::Template => None,
         };
         self.register_cell(cell, limits, watch, HomeMountPoint::InCell)?;
         let fork = match kind {
-            SpawnKind::Cell | SpawnKind::Trial => None,
+            SpawnKind::Cell | SpawnKind::Trial | SpawnKind::Gated => None,
             SpawnKind::Template => Some(fork_socket_pair()?),
         };
         let network =
@@ -137,7 +137,10 @@ impl<'a> CellRegistry<'a> {
             job: job.as_fd(),
             control: control.as_fd(),
             fork: fork.as_ref().map(|(_, theirs)| theirs.as_fd()),
-            contained: false,
+            kind: match kind {
+                SpawnKind::Gated => LaunchKind::Gated,
+                _ => LaunchKind::Cold,
+            },
         })?;
         if let Some((ours, _)) = fork {
             self.poller.add(WakeSource::Template(cell), &ours)?;

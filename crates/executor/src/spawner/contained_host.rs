@@ -9,7 +9,7 @@ use std::{
 
 use cloche_jail::{
     cgroup::CgroupEntry,
-    launch::{LaunchRequest, launch_cell},
+    launch::{LaunchKind, LaunchRequest, launch_cell},
     plan::{ContainedView, ImageView, ReadAccess},
 };
 
@@ -128,7 +128,7 @@ impl CellRegistry<'_> {
             job: job.as_fd(),
             control: control.as_fd(),
             fork: None,
-            contained: true,
+            kind: LaunchKind::Contained,
         });
         std::env::set_current_dir("/")?;
         self.mark_running(cell, launched?.pidfd)

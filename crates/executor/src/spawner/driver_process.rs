@@ -31,8 +31,8 @@ impl CellRegistry<'_> {
         (runtime, kind): (OciRuntime, SpawnKind),
         fds: &[OwnedFd; 5],
     ) -> io::Result<()> {
-        if kind == SpawnKind::Template {
-            return Err(io::Error::other("an OCI runtime has no templates"));
+        if matches!(kind, SpawnKind::Template | SpawnKind::Gated) {
+            return Err(io::Error::other("an OCI runtime has no templates and no gates"));
         }
         let limits = self.plans.cgroup_limits(config, CellPlanKind::Cell);
         let watch = self.plans.watch_cell(config);

@@ -13,7 +13,8 @@ use crate::{
         constants::READY,
         fd_numbers::JOB_FD,
         job::{
-            EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES,
+            EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, JOB_GATE,
+            PATH_BYTES,
         },
         step::ProgramReader,
     },
@@ -33,6 +34,10 @@ pub(crate) trait JobPort {
     fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize>;
     /// Closes the file.
     fn close_file(&mut self, file: RawFd);
+    /// Passes on what an interpreter at the gate reads. Any other guest needs none of it.
+    fn pass_gate(&mut self, _bytes: &[u8]) -> Result<()> {
+        Ok(())
+    }
     /// Executes a program; returns only if that failed.
     fn exec_program(
         &mut self,
@@ -152,6 +157,10 @@ fn take_files(port: &mut impl JobPort) -> Result<ZipMarkScanner> {
             JOB_FILE => take_file(port, &mut mark)?,
             JOB_EXEC => return Ok(mark),
             JOB_DIRECTORY => take_directory(port)?,
+            JOB_GATE => {
+                let len = read_word(port)? as usize;
+                read_parts(port, len, JobPort::pass_gate)?;
+            }
             _ => return Err(Errno::INVAL),
         }
     }
@@ -235,6 +244,59 @@ pub fn place_job(buffer: &mut [u8]) -> Result<ExecRecord<'_>> {
     Ok(ExecRecord { args, strings })
 }
 
+/// The job socket and the kernel, for pid 1, which takes the job of an interpreter at the gate.
+struct GateSocket {
+    gate: RawFd,
+}
+
+impl JobPort for GateSocket {
+    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        JobSocket.read_job(buffer)
+    }
+
+    fn enter_directory(&mut self, directory: &CStr) -> Result<()> {
+        JobSocket.enter_directory(directory)
+    }
+
+    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+        JobSocket.create_file(name, mode)
+    }
+
+    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+        JobSocket.write_file(file, bytes)
+    }
+
+    fn close_file(&mut self, file: RawFd) {
+        JobSocket.close_file(file);
+    }
+
+    fn pass_gate(&mut self, mut bytes: &[u8]) -> Result<()> {
+        const PAUSE: u64 = 200_000;
+        while !bytes.is_empty() {
+            match sys::write(self.gate, bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                // The FIFO is full: the interpreter has not read yet.
+                Err(Errno::AGAIN) => sys::poll_readable([], Some(PAUSE)).map(drop)?,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn exec_program(&mut self, _: &CStr, _: &ExecLists<'_>, _: bool) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+}
+
+/// For pid 1 whose guest waits at the gate: takes the files of the job from the job socket, writes
+/// what the interpreter is to read to the gate, and skips the rest. The gate stays open.
+pub(crate) fn take_gate_job(gate: RawFd) -> Result<()> {
+    let port = &mut GateSocket { gate };
+    take_files(port).map(drop)?;
+    let [_, _, _, len] = read_words(port)?;
+    read_parts(port, len as usize, |_, _| Ok(()))
+}
+
 fn read_exact(port: &mut impl JobPort, mut buffer: &mut [u8]) -> Result<()> {
     while !buffer.is_empty() {
         match port.read_job(buffer) {
@@ -278,20 +340,32 @@ fn take_file(port: &mut impl JobPort, mark: &mut ZipMarkScanner) -> Result<()> {
     let mut name = [0; PATH_BYTES];
     let name = read_path(port, &mut name)?;
     let file = port.create_file(name, mode)?;
-    let mut left = read_word(port)? as usize;
-    let mut buffer = [0; 4 << 10];
-    while left > 0 {
-        let part = left.min(buffer.len());
-        read_exact(port, &mut buffer[..part])?;
-        mark.scan(&buffer[..part]);
-        let mut bytes = &buffer[..part];
+    let len = read_word(port)? as usize;
+    read_parts(port, len, |port, mut bytes| {
+        mark.scan(bytes);
         while !bytes.is_empty() {
             let written = port.write_file(file, bytes)?;
             bytes = &bytes[written..];
         }
+        Ok(())
+    })?;
+    port.close_file(file);
+    Ok(())
+}
+
+/// Reads so many bytes, part by part.
+fn read_parts<P: JobPort>(
+    port: &mut P,
+    mut left: usize,
+    mut take_part: impl FnMut(&mut P, &[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut buffer = [0; 4 << 10];
+    while left > 0 {
+        let part = left.min(buffer.len());
+        read_exact(port, &mut buffer[..part])?;
+        take_part(port, &buffer[..part])?;
         left -= part;
     }
-    port.close_file(file);
     Ok(())
 }
 

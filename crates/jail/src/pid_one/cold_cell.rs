@@ -49,7 +49,7 @@ pub(crate) fn run_pid_one(program: &[u8], fds: CellFds) -> ! {
 
 /// Blocks the signals of pid 1 and starts its watch. After the fork: the guest keeps its signal
 /// mask.
-fn watch_sockets(limit: Option<u32>) -> Result<Option<SocketWatch>> {
+pub(super) fn watch_sockets(limit: Option<u32>) -> Result<Option<SocketWatch>> {
     let Some(most) = limit else { return Ok(None) };
     sys::block_signals()?;
     SocketWatch::begin(None, SOCKETS_FD, most).map(Some)

@@ -92,16 +92,29 @@ impl SocketWatch {
             if changed.pid() != 0 {
                 return Ok(changed);
             }
-            let [ended, asked] = sys::poll_readable([CHILDREN_FD, SOCKETS_FD], None)?;
-            self.throttle_wakes(ended);
-            if ended {
-                // It says only that some child changed; `poll_child_change` says which.
-                sys::read(CHILDREN_FD, &mut [0; 128])?;
-            }
-            if asked {
-                self.answer_call();
-            }
+            self.wait_for_event(None, None)?;
         }
+    }
+
+    /// Waits until a child may have changed, a socket notification was answered, `other` is
+    /// readable, or so many nanoseconds are over. Returns whether `other` is readable.
+    pub(super) fn wait_for_event(
+        &mut self,
+        other: Option<RawFd>,
+        within: Option<u64>,
+    ) -> Result<bool> {
+        // The kernel skips a negative descriptor.
+        let fds = [CHILDREN_FD, SOCKETS_FD, other.unwrap_or(-1)];
+        let [ended, asked, other] = sys::poll_readable(fds, within)?;
+        self.throttle_wakes(ended);
+        if ended {
+            // It says only that some child changed; `poll_child_change` says which.
+            sys::read(CHILDREN_FD, &mut [0; 128])?;
+        }
+        if asked {
+            self.answer_call();
+        }
+        Ok(other)
     }
 
     /// Sleeps if a guest wakes pid 1 again and again: by sockets, by children that stop and

@@ -34,6 +34,8 @@ table! {
         JOB_EXEC: u32 = 2;
         /// The record of a directory to change to, since its mount has changed.
         JOB_DIRECTORY: u32 = 3;
+        /// The record of what an interpreter reads that waits at the gate; others skip it.
+        JOB_GATE: u32 = 4;
         /// A flag of the exec record: the job socket stays open as [`JOB_FD`].
         EXEC_KEEPS_JOB: u32 = 1;
         /// The most bytes of arguments and environment together.
@@ -95,5 +97,8 @@ table! {
         PRELOAD_VARIABLE = "CLOCHE_PRELOAD";
         /// The file name of the library that a template loads.
         TEMPLATE_LIBRARY = "template.so";
+        /// The FIFO that an interpreter opens in its own start-up and waits at, if pid 1 takes its
+        /// job. It is removed before the job comes.
+        GATE = "/tmp/.cloche-gate";
     }
 }

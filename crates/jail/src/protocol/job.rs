@@ -3,5 +3,6 @@
 //! The records of a job: what the server writes and a guest's process reads.
 
 pub use super::constants::{
-    EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES,
+    EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, JOB_GATE,
+    PATH_BYTES,
 };

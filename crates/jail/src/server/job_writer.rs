@@ -7,7 +7,8 @@ use std::ffi::{CStr, CString};
 use crate::protocol::{
     encode,
     job::{
-        EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, PATH_BYTES,
+        EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, JOB_GATE,
+        PATH_BYTES,
     },
 };
 
@@ -80,6 +81,15 @@ pub fn append_directory(out: &mut Vec<u8>, directory: &CStr) {
     append_word(out, JOB_DIRECTORY);
     append_word(out, path.len() as u32);
     out.extend_from_slice(path);
+}
+
+/// Appends what an interpreter reads that waits at the gate. To be appended after all files.
+pub fn append_gate(out: &mut Vec<u8>, words: &[u8]) -> Result<(), InvalidJob> {
+    let len = u32::try_from(words.len()).map_err(|_| InvalidJob::File("gate".to_owned()))?;
+    append_word(out, JOB_GATE);
+    append_word(out, len);
+    out.extend_from_slice(words);
+    Ok(())
 }
 
 /// Appends the last record of a job.

@@ -15,7 +15,7 @@ use super::{
     plan::{HostIdentity, TEMPLATE_GUESTS},
 };
 use crate::{
-    pid_one::{cold_cell, contained_cell},
+    pid_one::{cold_cell, contained_cell, gated_cell},
     protocol::fd_numbers::FIRST_FOREIGN_FD,
     setup::enter::{CellFds, MAX_CGROUPS},
     sys::{self, CLONE_NEWNET, CLONE_NEWUSER, CloneRequest, CloneSide, Errno},
@@ -43,8 +43,19 @@ pub struct LaunchRequest<'a> {
     pub control: BorrowedFd<'a>,
     /// A template's socket for fork requests.
     pub fork: Option<BorrowedFd<'a>>,
-    /// Whether it is a contained cell, which starts in the working directory of the spawner.
-    pub contained: bool,
+    /// What its first process does.
+    pub kind: LaunchKind,
+}
+
+/// The kinds of cells that the spawner starts itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaunchKind {
+    /// A cold or parked cell, or a template.
+    Cold,
+    /// A cell whose interpreter waits at the gate.
+    Gated,
+    /// A contained cell, which starts in the working directory of the spawner.
+    Contained,
 }
 
 /// A cell that was started. Pid 1 reports on the control socket whether its walls are up.
@@ -99,9 +110,10 @@ pub fn launch_cell(launch: &LaunchRequest<'_>) -> io::Result<LaunchedCell> {
             // The spawner's end of `go`: if it stayed open here, pid 1 would never see the end of
             // the spawner.
             sys::close(writer);
-            match launch.contained {
-                true => contained_cell::run_first_process(launch.program, fds),
-                false => cold_cell::run_pid_one(launch.program, fds),
+            match launch.kind {
+                LaunchKind::Cold => cold_cell::run_pid_one(launch.program, fds),
+                LaunchKind::Gated => gated_cell::run_pid_one(launch.program, fds),
+                LaunchKind::Contained => contained_cell::run_first_process(launch.program, fds),
             }
         }
         CloneSide::Parent(pid, pidfd) => {

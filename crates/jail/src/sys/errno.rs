@@ -13,6 +13,8 @@ impl Errno {
     pub const NOENT: Self = Self(2);
     /// Interrupted.
     pub const INTR: Self = Self(4);
+    /// No such device or address; here: nobody reads from a FIFO.
+    pub const NXIO: Self = Self(6);
     /// No child processes.
     pub const CHILD: Self = Self(10);
     /// Try again later.

@@ -114,6 +114,17 @@ pub fn mknod(path: &CStr, mode: u32, major: u32, minor: u32) -> Result<()> {
     call_with_path(PathCall::Mknodat, 1, path, [AT_FDCWD, 0, mode as usize, device, 0, 0]).map(drop)
 }
 
+/// Makes a FIFO.
+pub fn mkfifo(path: &CStr, mode: u32) -> Result<()> {
+    const FIFO: u32 = 0o010_000;
+    mknod(path, FIFO | mode, 0, 0)
+}
+
+/// Removes a name that is not a directory.
+pub fn unlink(path: &CStr) -> Result<()> {
+    call_with_path(PathCall::Unlinkat, 1, path, [AT_FDCWD, 0, 0, 0, 0, 0]).map(drop)
+}
+
 /// Changes the working directory.
 pub fn chdir(path: &CStr) -> Result<()> {
     call_with_path(PathCall::Chdir, 0, path, [0; 6]).map(drop)

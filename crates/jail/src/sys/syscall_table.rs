@@ -72,6 +72,7 @@ syscall_table! {
     MoveMount:             "move_mount",               429,  429;
     MountSetattr:          "mount_setattr",            442,  442;
     Mknodat:               "mknodat",                  259,   33;
+    Unlinkat:              "unlinkat",                 263,   35;
     Clone:                 "clone",                     56,  220;
     RtSigaction:           "rt_sigaction",              13,  134;
     SchedSetscheduler:     "sched_setscheduler",       144,  119;
@@ -139,7 +140,7 @@ call_subset! {
         Chdir, Fchmodat, Fchownat, Mkdirat, Mknodat, OpenTree, Openat,
         #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template library"))]
         Prctl,
-        Umount2,
+        Umount2, Unlinkat,
     }
 }
 

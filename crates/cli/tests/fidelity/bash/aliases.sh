@@ -1,0 +1,5 @@
+alias
+alias a="echo alias"
+a
+shopt -s expand_aliases
+a

@@ -1,0 +1,3 @@
+echo one
+echo "echo appended" >> "$0"
+echo two

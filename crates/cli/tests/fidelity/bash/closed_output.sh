@@ -1,0 +1,3 @@
+exec 1>&-
+echo lost
+echo "status $?" >&2

@@ -1,0 +1,5 @@
+# lines: dos
+echo a
+if true; then
+echo b
+fi

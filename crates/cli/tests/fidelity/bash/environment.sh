@@ -1,0 +1,5 @@
+env
+echo
+export -p
+echo
+declare -x

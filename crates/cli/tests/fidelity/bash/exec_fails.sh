@@ -1,0 +1,2 @@
+exec /nosuch
+echo never

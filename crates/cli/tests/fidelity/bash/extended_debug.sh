@@ -1,0 +1,3 @@
+shopt -s extdebug
+f() { echo "${BASH_ARGV[@]} | ${BASH_ARGC[@]}"; declare -F f; }
+f a b c

@@ -1,0 +1,3 @@
+ls
+cat input.txt
+mkdir -p d/e && mv input.txt d/e && find . | sort

@@ -1,0 +1,2 @@
+# differs: PIPESTATUS before the first command
+declare -p

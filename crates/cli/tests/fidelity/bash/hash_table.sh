@@ -1,0 +1,4 @@
+hash
+ls > /dev/null
+hash
+type ls echo if

@@ -1,0 +1,4 @@
+history
+echo $?
+set -o history; echo a; history
+fc -l

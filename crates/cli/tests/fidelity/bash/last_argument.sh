@@ -1,0 +1,4 @@
+echo "$_"
+echo "$_"
+: a b
+echo "$_"

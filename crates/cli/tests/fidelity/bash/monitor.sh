@@ -1,0 +1,6 @@
+set -m
+sleep 0.05 &
+cut -d" " -f5 /proc/$!/stat
+wait
+jobs
+set +m

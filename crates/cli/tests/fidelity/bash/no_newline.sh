@@ -1,0 +1,2 @@
+# lines: cut
+echo last

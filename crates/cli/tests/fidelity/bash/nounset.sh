@@ -1,0 +1,4 @@
+set -u
+echo "${x-unset}"
+echo "$x"
+echo after

@@ -1,0 +1,3 @@
+shopt
+set -o
+echo "$SHELLOPTS|$BASHOPTS"

@@ -1,0 +1,2 @@
+# differs: /proc/self/environ
+tr "\0" "\n" < /proc/$$/environ

@@ -1,0 +1,2 @@
+RANDOM=1; echo $RANDOM $RANDOM
+[ "$SRANDOM" != "$SRANDOM" ] && echo differ

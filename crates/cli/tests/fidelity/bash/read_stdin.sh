@@ -1,0 +1,5 @@
+# stdin: "one\ntwo words\nthree"
+read -r a; echo "$a $?"
+read -r b c; echo "$b,$c $?"
+read -r d; echo "$d $?"
+read -r e; echo "$e $?"

@@ -1,0 +1,3 @@
+rm "$0"
+ls
+echo still

@@ -1,0 +1,3 @@
+echo before
+: "${NEEDED:?must be set}"
+echo after

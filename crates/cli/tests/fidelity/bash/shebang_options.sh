@@ -1,0 +1,3 @@
+#!/bin/bash -eu
+false
+echo "$-"

@@ -1,0 +1,1 @@
+echo started from $BASH_SOURCE

@@ -1,0 +1,3 @@
+# stdin: "a\nb\n\nc"
+mapfile -t x
+echo "${#x[@]} ${x[*]}"

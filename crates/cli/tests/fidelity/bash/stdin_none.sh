@@ -1,0 +1,2 @@
+read -r -t 0.05 x; echo $?
+[ -t 0 ] || echo no tty

@@ -1,0 +1,6 @@
+echo one
+echo two
+if true; then
+  echo three
+fi)
+echo four

@@ -1,0 +1,3 @@
+echo one
+if true; then
+  echo two

@@ -1,0 +1,4 @@
+eval "if"
+echo $?
+bash -c "fi"
+echo $?

@@ -1,0 +1,3 @@
+f=$(mktemp); [ -f "$f" ] && echo made; rm "$f"
+ls -A /tmp
+echo "${TMPDIR-none}"

@@ -1,0 +1,2 @@
+timeout 0.1 sleep 5; echo $?
+timeout -s KILL 0.1 sleep 5; echo $?
