@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { ApiFailure, api, unwrap } from "./api/client";
 import { place } from "./router";
+import { SSO_FAILURES } from "./sign-on";
 import { signIn, signOutReason } from "./session";
 import { TextField, useSubmit } from "./ui/form";
 import { Logo } from "./ui/icons";
@@ -11,24 +12,34 @@ import { useQuery } from "./ui/query";
 export function SignIn() {
   const [way, setWay] = useState<"password" | "token">("password");
   const options = useQuery(() => unwrap(api.GET("/console/api/sign-in")), []);
-  const said = place.value.query.get("error") ?? signOutReason.value;
+  const failure = place.value.query.get("sso");
+  const said = failure === null ? signOutReason.value : SSO_FAILURES[failure] ?? SSO_FAILURES["internal"] ?? null;
   return (
     <main class="signin">
       <div class="signin-card">
         <div class="brand"><Logo /> Cloche</div>
         <h1 class="visually-hidden">Sign in to Cloche</h1>
         {said !== null && <div class="notice warn" role="status">{said}</div>}
+        {options.data?.oidc !== null && options.data?.oidc !== undefined && (
+          <a class="button primary wide" href={startOf(place.value)} target="_self">Sign in with {options.data.oidc.name}</a>
+        )}
         <div class="card">
           <Tabs label="How to sign in" selected={way} onSelect={setWay}
             tabs={[{ id: "password", text: "Name and password" }, { id: "token", text: "Admin token" }]} />
           <div class="body pad-16">{way === "password" ? <PasswordForm /> : <TokenForm />}</div>
         </div>
-        {options.data?.oidc !== null && options.data?.oidc !== undefined && (
-          <a class="button" href="/console/api/oidc/start" target="_self">Sign in with {options.data.oidc.name}</a>
-        )}
       </div>
     </main>
   );
+}
+
+/** Where single sign-on begins; it comes back to the page that was asked for. */
+function startOf({ path, query }: { path: string; query: URLSearchParams }): string {
+  const rest = new URLSearchParams(query);
+  rest.delete("sso");
+  const search = rest.toString();
+  const page = `/console${path}${search === "" ? "" : `?${search}`}`;
+  return `/console/api/oidc/start?return_to=${encodeURIComponent(page)}`;
 }
 
 function TokenForm() {

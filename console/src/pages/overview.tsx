@@ -18,16 +18,16 @@ const RANGES = ["15m", "1h", "6h", "24h"] as const;
 type Range = (typeof RANGES)[number];
 
 const RUNS: ChartSeries[] = [
-  { label: "Runs", colour: 1, format: (value) => formatNumber(value), fill: true },
+  { label: "Runs", colour: 1, format: (value) => formatNumber(value), fill: true, top: 4 },
   { label: "Not successful", colour: 2, format: (value) => formatNumber(value) },
 ];
 const LATENCY: ChartSeries[] = [
-  { label: "p50", colour: 1, format: formatMillis },
+  { label: "p50", colour: 1, format: formatMillis, top: 10 },
   { label: "p95", colour: 3, format: formatMillis },
   { label: "p99", colour: 4, format: formatMillis },
 ];
 const NETWORK: ChartSeries[] = [
-  { label: "In", colour: 1, format: formatBytes, fill: true },
+  { label: "In", colour: 1, format: formatBytes, fill: true, top: 1024 },
   { label: "Out", colour: 3, format: formatBytes },
 ];
 

@@ -9,6 +9,8 @@ export interface Draft {
   code: string;
   language: string;
   sandbox: string;
+  /** The id of a key; empty for the one of the console. */
+  key: string;
   thread: string;
   stdin: string;
   timeout: string;
@@ -30,7 +32,7 @@ export const SAMPLES: Record<string, string> = {
 };
 
 export const FIRST_DRAFT: Draft = {
-  code: SAMPLES.python ?? "", language: "python", sandbox: "", thread: "", stdin: "", timeout: "",
+  code: SAMPLES.python ?? "", language: "python", sandbox: "", key: "", thread: "", stdin: "", timeout: "",
   variables: [], metadata: [], files: [],
 };
 

@@ -41,12 +41,12 @@ export function useRun() {
     }
   };
 
-  const start = async (sandbox: string, draft: Draft) => {
+  const start = async (sandbox: string, key: string, draft: Draft) => {
     if (current.current.busy) return;
     current.current = { traceId: null, busy: true };
     setRun({ ...IDLE, state: "starting" });
     try {
-      const response = await fetchRaw(`/v1/sandbox/execute${teamSearch({ sandbox })}`, {
+      const response = await fetchRaw(`/v1/sandbox/execute${teamSearch(key === "" ? { sandbox } : { key })}`, {
         method: "POST",
         headers: { "Content-Type": "application/json", Accept: "application/x-ndjson" },
         body: JSON.stringify(bodyOf(draft)),

@@ -1,7 +1,7 @@
 // The playground: write a program, choose where it runs, and watch it.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { type Schemas, api, encodePath, unwrap } from "../api/client";
-import { teamSearch, useSandboxes } from "../api/lists";
+import { teamSearch, useKeys, useSandboxes } from "../api/lists";
 import { hrefOf, place } from "../router";
 import { mayDevelop } from "../session";
 import { Editor } from "../ui/editor";
@@ -73,8 +73,10 @@ function Workbench({ first }: { first: Draft }) {
   const sandbox = sandboxes.data?.find((each) => each.id === draft.sandbox || each.name === draft.sandbox)
     ?? sandboxes.data?.find((each) => each.name === "default") ?? sandboxes.data?.[0];
   const languages = useLanguages(sandbox);
+  const keys = (useKeys().data ?? []).filter((key) => key.sandbox_id === sandbox?.id && (key.revoked_at ?? null) === null && key.name !== "console");
+  const key = keys.find((each) => each.id === draft.key)?.id ?? "";
   const go = () => {
-    if (sandbox !== undefined) start(sandbox.id, latest.current);
+    if (sandbox !== undefined) start(sandbox.id, key, latest.current);
   };
   const chooseLanguage = (language: string) => {
     const isSample = Object.values(SAMPLES).includes(draft.code) || draft.code.trim() === "";
@@ -117,6 +119,12 @@ function Workbench({ first }: { first: Draft }) {
               <select class="select" aria-label="Sandbox" value={sandbox?.id ?? ""} onChange={(event) => change({ sandbox: event.currentTarget.value })}>
                 {(sandboxes.data ?? []).map((each) => <option key={each.id} value={each.id} selected={each.id === sandbox?.id}>{each.name}</option>)}
               </select>
+              {keys.length > 0 && (
+                <select class="select" aria-label="Key" value={key} onChange={(event) => change({ key: event.currentTarget.value })}>
+                  <option value="" selected={key === ""}>no key</option>
+                  {keys.map((each) => <option key={each.id} value={each.id} selected={each.id === key}>{each.name}</option>)}
+                </select>
+              )}
               <span class="faint small play-hint"><kbd>Ctrl</kbd> <kbd>Enter</kbd> runs it</span>
             </header>
             <Editor value={draft.code} language={draft.language} label="Program" onChange={(code) => change({ code })} onSubmit={go} minHeight={300} maxHeight={560} />

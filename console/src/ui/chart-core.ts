@@ -8,6 +8,8 @@ export interface ChartSeries {
   colour: number;
   format: (value: number) => string;
   fill?: boolean;
+  /** The value at the top of a chart where nothing is higher. */
+  top?: number;
 }
 
 export interface ChartHandle {
@@ -50,6 +52,13 @@ function tooltipPlugin(series: ChartSeries[]): uPlot.Plugin {
   };
 }
 
+/** The places of values that have a gap on both sides. */
+function findLonely(plot: uPlot, at: number): number[] {
+  const values = plot.data[at] ?? [];
+  const isGap = (place: number) => values[place] === null || values[place] === undefined;
+  return [...values.keys()].filter((place) => !isGap(place) && isGap(place - 1) && isGap(place + 1));
+}
+
 export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHandle {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string) => style.getPropertyValue(name).trim();
@@ -62,7 +71,7 @@ export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHand
       height: HEIGHT,
       legend: { show: false },
       cursor: { y: false, drag: { x: true, y: false }, points: { size: 6 } },
-      scales: { y: { range: (_plot, _low, high) => [0, Math.max(high * 1.15, 1e-9) || 1] } },
+      scales: { y: { range: (_plot, _low, high) => [0, Math.max((high ?? 0) * 1.15, first?.top ?? 1)] } },
       axes: [
         { ...axis, space: 70, size: 30, values: (_plot, ticks) => ticks.map((tick) => CLOCK.format(tick * 1000)) },
         { ...axis, size: 58, space: 36, values: (_plot, ticks) => ticks.map((tick) => (tick === 0 ? "0" : first?.format(tick) ?? String(tick))) },
@@ -73,7 +82,8 @@ export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHand
           label: each.label,
           stroke: colour(`--chart-${each.colour}`),
           width: 1.6,
-          points: { show: false },
+          // A value between two gaps is no line.
+          points: { show: true, size: 5, width: 0, fill: colour(`--chart-${each.colour}`), filter: findLonely },
           ...(each.fill === true ? { fill: `${colour(`--chart-${each.colour}`)}22` } : {}),
         })),
       ],

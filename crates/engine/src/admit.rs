@@ -192,7 +192,7 @@ pub(crate) fn admit_execution(
     output: ByteSize,
 ) -> Result<AdmittedRun, Refusal> {
     let allowance = caller.team.effective_limits();
-    check_delivery(&allowance, delivery)?;
+    check_delivery(caller, &allowance, delivery)?;
     check_timeout(caller.team.plan, &allowance, request)?;
     check_resources(caller, &allowance)?;
     let mounts = storage_mounts::admit_mounts(caller, request)?;
@@ -220,10 +220,16 @@ pub(crate) fn admit_execution(
     Ok(AdmittedRun { mount_uses: mounts.uses, ..run })
 }
 
-fn check_delivery(allowance: &PlanLimits, delivery: DeliveryMode) -> Result<(), Refusal> {
+fn check_delivery(
+    caller: &Caller,
+    allowance: &PlanLimits,
+    delivery: DeliveryMode,
+) -> Result<(), Refusal> {
     let message = match delivery {
         _ if allowance.streaming => return Ok(()),
         DeliveryMode::Inline => return Ok(()),
+        // A plan limits programs. A person who watches their own run is none.
+        DeliveryMode::Streaming if caller.by_person => return Ok(()),
         DeliveryMode::Streaming => TeamPlan::streaming_refusal(),
         DeliveryMode::Webhook => TeamPlan::webhook_refusal(),
     };

@@ -8,6 +8,7 @@ mod activity;
 mod attempts;
 mod audit;
 mod members;
+mod oidc;
 mod one_time_codes;
 mod passwords;
 mod sign_in;
@@ -17,28 +18,39 @@ use std::{sync::Arc, time::Duration};
 
 use cloche_store::Store;
 
-use crate::shared_parts::SharedParts;
+use crate::{outgoing_http::OutgoingHttpError, shared_parts::SharedParts};
 
 pub use activity::{Activity, ActivityEvent, ActivityPoint, ActivitySummary, LatencyPercentiles};
 use attempts::SignInAttempts;
 pub use audit::AuditPage;
 pub use members::{MemberChange, MemberDraft};
+use oidc::SignOn;
+pub use oidc::{
+    MemberLink, OidcAnswer, OidcConfig, OidcError, OidcFailure, OidcRule, OidcRuleMatch,
+    OidcSignIn, OidcStart,
+};
 use passwords::PasswordHashes;
 pub use sign_in::{NewConsoleSession, SignInError, SignInOrigin, SignedIn};
 pub use totp_setup::TotpSetup;
 
 /// Settings of the console.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ConsoleConfig {
     /// How long a sign-in is good.
     pub session: Duration,
     /// How long entries of the audit log are kept.
     pub keep_audit: Duration,
+    /// The OpenID provider by which people sign in.
+    pub oidc: Option<OidcConfig>,
 }
 
 impl Default for ConsoleConfig {
     fn default() -> Self {
-        Self { session: Duration::from_hours(12), keep_audit: Duration::from_hours(365 * 24) }
+        Self {
+            session: Duration::from_hours(12),
+            keep_audit: Duration::from_hours(365 * 24),
+            oidc: None,
+        }
     }
 }
 
@@ -49,20 +61,25 @@ pub struct Console {
     attempts: SignInAttempts,
     activity: Arc<Activity>,
     config: ConsoleConfig,
+    sign_on: Option<SignOn>,
     /// Held while a member is read, changed and written.
     updating: tokio::sync::Mutex<()>,
 }
 
 impl Console {
-    pub(crate) fn new(shared: &SharedParts, config: ConsoleConfig) -> Self {
-        Self {
+    pub(crate) fn new(
+        shared: &SharedParts,
+        config: ConsoleConfig,
+    ) -> Result<Self, OutgoingHttpError> {
+        Ok(Self {
+            sign_on: config.oidc.clone().map(SignOn::new).transpose()?,
             store: Arc::clone(&shared.store),
             passwords: PasswordHashes::default(),
             attempts: SignInAttempts::default(),
             activity: Arc::clone(&shared.activity),
             config,
             updating: tokio::sync::Mutex::default(),
-        }
+        })
     }
 
     /// What happened lately, for the figures of the overview.

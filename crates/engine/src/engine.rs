@@ -88,6 +88,9 @@ pub enum EngineOpenError {
     /// Webhooks cannot be sent with these settings.
     #[error("cannot prepare webhooks")]
     Webhook(#[from] OutgoingHttpError),
+    /// The OpenID provider cannot be asked with these settings.
+    #[error("cannot prepare sign-on by the OpenID provider")]
+    SignOn(#[source] OutgoingHttpError),
 }
 
 impl Engine {
@@ -329,9 +332,11 @@ impl EngineParts {
         let backups = Backups::new(&shared, &storage, kept, scratch);
         let with_files = (Arc::clone(&executions), Arc::clone(&sources));
         let files = Files::new(&shared, budgets, homes, with_files, config);
+        let console = Console::new(&shared, config.console.clone());
+        let console = console.map_err(EngineOpenError::SignOn)?;
         Ok(Self {
             tenancy: Tenancy::new(&shared),
-            console: Arc::new(Console::new(&shared, config.console)),
+            console: Arc::new(console),
             approvals,
             files,
             responses: Responses::new(&shared, Arc::clone(&storage)),

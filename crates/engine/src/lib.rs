@@ -64,8 +64,9 @@ pub use clock::{
 pub use config::{EngineConfig, GateConfig, HomesConfig, WebhookConfig};
 pub use console::{
     Activity, ActivityEvent, ActivityPoint, ActivitySummary, AuditPage, Console, ConsoleConfig,
-    LatencyPercentiles, MemberChange, MemberDraft, NewConsoleSession, SignInError, SignInOrigin,
-    SignedIn, TotpSetup,
+    LatencyPercentiles, MemberChange, MemberDraft, MemberLink, NewConsoleSession, OidcAnswer,
+    OidcConfig, OidcError, OidcFailure, OidcRule, OidcRuleMatch, OidcSignIn, OidcStart,
+    SignInError, SignInOrigin, SignedIn, TotpSetup,
 };
 pub use data_dir::LockedDataDir;
 pub use dispatch::{

@@ -32,6 +32,8 @@ const UNRECORDED: [&str; 7] = [
     "/v1/responses",
     "/v1/sandbox/execute",
 ];
+/// Reads that change something: a browser comes back from an OpenID provider with one.
+const RECORDED_READS: [&str; 1] = ["/console/api/oidc/callback"];
 /// The most fields of a request that are named.
 const MOST_FIELDS: usize = 32;
 /// The most characters of a field's name, a name or a target.
@@ -47,7 +49,9 @@ struct AuditNote(Arc<Mutex<NotedChange>>);
 struct NotedChange {
     actor: Option<AuditActor>,
     team: Option<TeamId>,
+    target: Option<String>,
     fields: Vec<String>,
+    status: Option<StatusCode>,
 }
 
 /// The notes of a request, for a handler that finds out by itself who it is from.
@@ -57,6 +61,22 @@ impl RequestNotes {
     /// Notes who makes the change.
     pub(crate) fn note_actor(&self, actor: AuditActor, team: Option<&TeamId>) {
         note_actor(&self.0, actor, team);
+    }
+
+    /// Notes what was changed, and which fields of it.
+    pub(crate) fn note_change(&self, target: &str, fields: &[&str]) {
+        if let Some(AuditNote(note)) = self.0.get() {
+            let mut note = note.lock();
+            note.target = Some(target.to_owned());
+            note.fields = fields.iter().map(ToString::to_string).collect();
+        }
+    }
+
+    /// Notes how the change went, where the status of the answer does not say it.
+    pub(crate) fn note_status(&self, status: StatusCode) {
+        if let Some(AuditNote(note)) = self.0.get() {
+            note.lock().status = Some(status);
+        }
     }
 
     /// What else the layers know of the request.
@@ -124,26 +144,27 @@ pub(crate) async fn record_changes(
     let response = next.run(request).await;
     let status = response.status();
     let (response, made) = find_new_id(response).await;
-    let NotedChange { actor, team, fields } = std::mem::take(&mut *note.0.lock());
+    let noted = std::mem::take(&mut *note.0.lock());
     // A request without any identity is noise, unless it is an attempt to sign in, which notes one.
-    let Some(actor) = actor else { return response };
+    let Some(actor) = noted.actor else { return response };
     let entry = AuditEntry {
         seq: 0,
         at: now(),
         actor: AuditActor { name: cut(&actor.name), ..actor },
-        team,
+        team: noted.team,
         address: address.map(|address| address.to_string()),
         action,
-        target: named.or(made).map(|target| cut(&target)),
-        fields,
-        status: status.as_u16(),
+        target: noted.target.or(named).or(made).map(|target| cut(&target)),
+        fields: noted.fields,
+        status: noted.status.unwrap_or(status).as_u16(),
     };
     engine.console().record_change(entry).await;
     response
 }
 
 fn is_recorded(method: &Method, route: &str) -> bool {
-    !method.is_safe() && !UNRECORDED.contains(&route)
+    let changes = !method.is_safe() || RECORDED_READS.contains(&route);
+    changes && !UNRECORDED.contains(&route)
 }
 
 /// The values of the variable segments of a path.
@@ -194,6 +215,7 @@ mod tests {
     fn changes_are_recorded_and_executions_are_not() {
         assert!(is_recorded(&Method::POST, "/v1/admin/keys"));
         assert!(is_recorded(&Method::DELETE, "/console/api/session"));
+        assert!(is_recorded(&Method::GET, "/console/api/oidc/callback"));
         assert!(!is_recorded(&Method::GET, "/v1/admin/keys"));
         assert!(!is_recorded(&Method::POST, "/v1/sandbox/execute"));
     }

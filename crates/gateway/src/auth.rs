@@ -26,7 +26,7 @@ pub(crate) use request_identity::bearer_token;
 use request_identity::{
     AcceptedToken, RequestIdentity, check_role, identify_admin, identify_request,
 };
-pub(crate) use session_cookie::{SessionAuth, expired_cookie, session_cookie};
+pub(crate) use session_cookie::{SessionAuth, expired_cookie, find_cookie, session_cookie};
 
 /// A caller with a valid API key; or someone who is signed in and chose a key or a sandbox.
 pub(crate) struct ApiKeyAuth(pub(crate) Caller);

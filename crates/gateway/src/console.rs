@@ -7,6 +7,7 @@ mod account;
 mod assets;
 mod overview;
 mod sessions;
+mod sign_on;
 
 use axum::{Router, routing::get};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -20,6 +21,8 @@ pub(crate) fn api_routes() -> OpenApiRouter<AppState> {
         .routes(routes!(sessions::list_sessions))
         .routes(routes!(sessions::revoke_session))
         .routes(routes!(sessions::list_sign_in_ways))
+        .routes(routes!(sign_on::begin_sign_on))
+        .routes(routes!(sign_on::finish_sign_on))
         .routes(routes!(overview::get_overview))
         .routes(routes!(overview::follow_console))
         .routes(routes!(account::change_password))

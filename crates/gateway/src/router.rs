@@ -45,6 +45,7 @@ pub(crate) struct AppState {
     pub(crate) config: GatewayConfig,
     pub(crate) description: Arc<str>,
     pub(crate) mcp: McpSessions,
+    pub(crate) readiness: Arc<health::Readiness>,
 }
 
 impl FromRef<AppState> for GatewayConfig {
@@ -263,7 +264,8 @@ pub(crate) fn build_router_until(
     let mcp = McpSessions::new(closing);
     let counted = from_fn_with_state(Arc::clone(engine.usage()), count_transfers);
     let recorded = from_fn_with_state(engine.clone(), record_changes);
-    let state = AppState { engine, agent, config, description, mcp };
+    let readiness = Arc::default();
+    let state = AppState { engine, agent, config, description, mcp, readiness };
     let router = router.fallback(no_route).method_not_allowed_fallback(no_method);
     router.with_state(state).layer(recorded).layer(counted)
 }

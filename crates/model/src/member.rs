@@ -69,6 +69,10 @@ pub struct Member {
     pub totp: Option<TotpFactor>,
     /// Whether sign-ins are refused.
     pub disabled: bool,
+    /// The issuer and the subject of an OpenID provider that the member is linked to.
+    pub subject: Option<String>,
+    /// Whether a rule of the settings made the member, so that the rules decide about team and role.
+    pub by_rule: bool,
     /// When it was created.
     pub created_at: Moment,
     /// The last sign-in.

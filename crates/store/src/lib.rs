@@ -126,6 +126,8 @@ pub struct KeyAccess {
     pub storage: Vec<BoundStorage>,
     /// The credentials of its executions: those of the sandbox and those of the key, by name.
     pub credentials: Vec<HeldCredential>,
+    /// Whether a person uses the key from the console, without its secret.
+    pub by_person: bool,
 }
 
 /// The outcome of an attempt to start an execution.

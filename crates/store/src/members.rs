@@ -39,8 +39,10 @@ pub trait MemberStore: Send + Sync {
     async fn find_member_by_name(&self, name: &str) -> Result<Option<Member>>;
     /// The member with this email, which is compared as it is.
     async fn find_member_by_email(&self, email: &str) -> Result<Option<Member>>;
-    /// Replaces role, email, password, second factor and whether it is disabled. Returns false if
-    /// there is none. The last time step of a second factor never goes back.
+    /// The member that is linked to this issuer and subject.
+    async fn find_member_by_subject(&self, subject: &str) -> Result<Option<Member>>;
+    /// Replaces everything but the id, the name and the time of its making. Returns false if there is
+    /// none. The last time step of a second factor never goes back.
     async fn update_member(&self, member: &Member) -> Result<bool>;
     /// Removes a member with all sign-ins; false if there is none.
     async fn delete_member(&self, id: &MemberId) -> Result<bool>;

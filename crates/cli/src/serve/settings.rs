@@ -32,6 +32,7 @@ use super::{
 
 mod capacity;
 mod connections;
+mod console;
 mod gates;
 mod layers;
 mod log;
@@ -51,6 +52,7 @@ mod webhook;
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
+use console::{ConsoleFile, ConsoleSettingsError};
 use gates::{GateFile, gate_config};
 pub(crate) use layers::{LayersArguments, LayersFile, absolute_path, layers_config};
 pub(super) use log::{LogArguments, LogFormat, LogSettings};
@@ -86,6 +88,8 @@ pub(crate) enum SettingsError {
     Agent(#[from] AgentSettingsError),
     #[error(transparent)]
     Tools(#[from] ToolSettingsError),
+    #[error(transparent)]
+    Console(#[from] ConsoleSettingsError),
     #[error("threads.squash_depth in the configuration must be 2 or more")]
     SquashDepth,
     #[error("layers.endpoint, region, prefix or a key variable is set but layers.bucket is not")]
@@ -155,6 +159,8 @@ struct SettingsFile {
     tools: ToolsFile,
     /// Sidecars that run the code instead of this host.
     remote: RemoteFile,
+    /// The console, and who signs in to it.
+    console: ConsoleFile,
     /// Approvals of agent tools.
     gates: GateFile,
     /// Threads and their homes.
@@ -366,6 +372,7 @@ fn engine_config(file: &SettingsFile) -> Result<EngineConfig, SettingsError> {
     engine.homes = homes_config(&file.threads)?;
     engine.storage = storage::storage_config(&file.storage)?;
     engine.allowances = file.plans.to_allowances()?;
+    engine.console = file.console.to_config(|name| std::env::var(name).ok())?;
     engine.web_tools = file.tools.to_config(|name| std::env::var(name).ok())?;
     Ok(engine)
 }

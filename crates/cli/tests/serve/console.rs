@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Whether there is a browser, its driver, and a console to look at.
-fn has_browser() -> bool {
+pub(crate) fn has_browser() -> bool {
     let built = top().join("console/dist/index.html").exists();
     let driver = top().join("console/node_modules/playwright-core/package.json").exists();
     let browser = Path::new("/usr/bin/chromium").exists();
@@ -23,7 +23,7 @@ fn has_browser() -> bool {
 }
 
 /// Runs one file of `console/tests` against a server.
-async fn run_browser_tests(host: &Host, file: &str, variables: &[(&str, &str)]) {
+pub(crate) async fn run_browser_tests(host: &Host, file: &str, variables: &[(&str, &str)]) {
     let mut command = tokio::process::Command::new("node");
     command
         .args(["--test", &format!("console/tests/{file}.test.mjs")])

@@ -70,9 +70,12 @@ impl Host {
     ) -> Self {
         cloche_test_support::install_crypto();
         let file = |name: &str| File::create(directory.path().join(name)).unwrap();
+        let chosen = arguments.iter().any(|argument| argument == "--listen");
+        let listen = if chosen { &[][..] } else { &["--listen", "127.0.0.1:0"] };
         let mut server = Command::new(binary())
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+            .args(["serve", "--data-dir"])
             .arg(directory.path().join("data"))
+            .args(listen)
             .args(&arguments)
             .env(MODEL_KEY.0, MODEL_KEY.1)
             .envs(variables.iter().copied())

@@ -94,7 +94,7 @@ fn subjects(name: &str, address: Option<IpAddr>) -> [(AttemptSubject, u32); 3] {
 }
 
 /// For IPv6 the /64 network, because one client has a whole one.
-fn client_network(address: IpAddr) -> IpAddr {
+pub(super) fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {
             let [a, b, c, d, ..] = v6.segments();

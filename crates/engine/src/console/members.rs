@@ -7,7 +7,7 @@ use cloche_model::{Invalid, Member, MemberId, MemberRole, Secret, Team};
 use super::{Console, passwords::check_password};
 use crate::{Refusal, clock, secrets};
 
-const MAX_NAME_CHARS: usize = 63;
+pub(super) const MAX_NAME_CHARS: usize = 63;
 const MAX_EMAIL_CHARS: usize = 254;
 
 /// A member to be made.
@@ -54,7 +54,7 @@ fn check_member_name(name: &str) -> Result<(), Invalid> {
 }
 
 /// Emails are compared in lower case.
-fn normalize_email(email: &str) -> Result<String, Invalid> {
+pub(super) fn normalize_email(email: &str) -> Result<String, Invalid> {
     let has_parts = email
         .split_once('@')
         .is_some_and(|(user, host)| !user.is_empty() && !host.is_empty() && !host.contains('@'));
@@ -101,6 +101,8 @@ impl Console {
             password_hash,
             totp: None,
             disabled: false,
+            subject: None,
+            by_rule: false,
             created_at: clock::now(),
             last_sign_in_at: None,
         };
@@ -149,7 +151,12 @@ impl Console {
             member.role = role;
         }
         if let Some(email) = change.email {
-            member.email = email.as_deref().map(normalize_email).transpose()?;
+            let email = email.as_deref().map(normalize_email).transpose()?;
+            // Another address may be of another person.
+            if email != member.email {
+                member.subject = None;
+            }
+            member.email = email;
         }
         if let Some(password) = change.password {
             check_password("password", &password)?;

@@ -174,24 +174,7 @@ impl Console {
         Ok(self.create_session(Some(member), None, origin).await?)
     }
 
-    /// Signs in the member whom an OpenID provider names by a verified email.
-    ///
-    /// # Errors
-    /// When there is no such member, or it is disabled.
-    pub async fn sign_in_with_email(
-        &self,
-        email: &str,
-        origin: SignInOrigin,
-    ) -> Result<NewConsoleSession, Refusal> {
-        let member = self.store.find_member_by_email(&email.to_lowercase()).await?;
-        let member = member.filter(|member| !member.disabled).ok_or_else(|| {
-            let message = "no member has this email; ask an owner of your team to add it";
-            Refusal::new(ErrorCode::Forbidden, message)
-        })?;
-        self.create_session(Some(member), None, origin).await
-    }
-
-    async fn create_session(
+    pub(super) async fn create_session(
         &self,
         member: Option<Member>,
         admin_digest: Option<String>,

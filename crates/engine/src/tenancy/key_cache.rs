@@ -54,7 +54,7 @@ impl KeyCache {
         Ok(caller)
     }
 
-    /// The caller of a key that someone may use without its secret. It is not remembered.
+    /// The caller of a key that a person uses from the console, without its secret. It is not remembered.
     pub(super) async fn caller_of_key(
         &self,
         store: &dyn Store,
@@ -63,6 +63,7 @@ impl KeyCache {
         let access = store.access_of_key(key).await?;
         let mut access = access.ok_or_else(|| Refusal::not_found("key"))?;
         access.sandbox.shape.root = find_root(store, &access.sandbox.shape.image).await?;
+        access.by_person = true;
         Ok(Arc::new(access))
     }
 

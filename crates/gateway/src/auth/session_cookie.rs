@@ -36,10 +36,15 @@ impl FromRequestParts<AppState> for SessionAuth {
 /// The token in the cookie. Two cookies of this name mean that another site set one, so neither
 /// counts.
 pub(super) fn find_session_token(headers: &HeaderMap) -> Option<&str> {
+    find_cookie(headers, COOKIE)
+}
+
+/// The value of a cookie that is there once.
+pub(crate) fn find_cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     let lines = headers.get_all(header::COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut tokens = lines.flat_map(|line| line.split(';')).filter_map(|pair| {
         let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE).then_some(value)
+        (name == wanted).then_some(value)
     });
     let token = tokens.next()?;
     tokens.next().is_none().then_some(token)

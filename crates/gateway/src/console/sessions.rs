@@ -88,7 +88,7 @@ fn signed_in_response(
 }
 
 /// Where a sign-in comes from.
-fn sign_in_origin(notes: &RequestNotes, headers: &HeaderMap) -> SignInOrigin {
+pub(super) fn sign_in_origin(notes: &RequestNotes, headers: &HeaderMap) -> SignInOrigin {
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     SignInOrigin {
         address: client_address(headers, notes.extensions()),
@@ -181,6 +181,8 @@ pub(crate) async fn revoke_session(
     tag = "console",
     responses((status = 200, description = "The ways", body = SignInWays), ErrorResponses)
 )]
-pub(crate) async fn list_sign_in_ways() -> Json<SignInWays> {
-    Json(SignInWays { oidc: None::<ProviderRecord>, version: env!("CARGO_PKG_VERSION").to_owned() })
+pub(crate) async fn list_sign_in_ways(State(state): State<AppState>) -> Json<SignInWays> {
+    let name = state.engine.console().oidc_name();
+    let oidc = name.map(|name| ProviderRecord { name: name.to_owned() });
+    Json(SignInWays { oidc, version: env!("CARGO_PKG_VERSION").to_owned() })
 }

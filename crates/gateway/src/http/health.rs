@@ -3,18 +3,48 @@
 use axum::{
     Json,
     extract::State,
-    http::header,
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use cloche_engine::Refusal;
 use cloche_model::ErrorCode;
+use parking_lot::Mutex;
 
 use crate::{
     api_types::{ErrorBody, ErrorResponses, Health},
     auth::MetricsAuth,
-    error::ApiError,
     router::AppState,
 };
+
+/// What `/readyz` said last. It is asked again and again, so only a change is logged.
+#[derive(Default)]
+pub(crate) struct Readiness(Mutex<KnownReadiness>);
+
+#[derive(Default)]
+struct KnownReadiness {
+    was_ready: bool,
+    /// Why it is not ready; `None` before the first question, and while it is ready.
+    reason: Option<String>,
+}
+
+impl Readiness {
+    /// Logs a change.
+    fn note(&self, checked: &Result<(), String>) {
+        let mut known = self.0.lock();
+        match checked {
+            Ok(()) if known.reason.take().is_some() => tracing::info!("the server is ready"),
+            Ok(()) => {}
+            Err(reason) if known.reason.is_some() => known.reason = Some(reason.clone()),
+            Err(reason) => {
+                match known.was_ready {
+                    true => tracing::warn!(reason, "the server is not ready any more"),
+                    false => tracing::info!(reason, "the server is not ready yet"),
+                }
+                known.reason = Some(reason.clone());
+            }
+        }
+        known.was_ready |= checked.is_ok();
+    }
+}
 
 /// Check whether the server is alive.
 #[utoipa::path(get, path = "/healthz", tag = "health",
@@ -30,10 +60,17 @@ pub(crate) async fn live() -> Json<Health> {
         (status = 503, description = "The server does not accept executions", body = ErrorBody,
             headers(("retry-after" = u64, description = "Seconds")))
     ))]
-pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Health>, ApiError> {
-    match state.engine.check_ready().await {
-        Ok(()) => Ok(Json(Health { status: "ready".to_owned() })),
-        Err(reason) => Err(Refusal::new(ErrorCode::Unavailable, reason).into()),
+pub(crate) async fn ready(State(state): State<AppState>) -> Response {
+    let checked = state.engine.check_ready().await;
+    state.readiness.note(&checked);
+    match checked {
+        Ok(()) => Json(Health { status: "ready".to_owned() }).into_response(),
+        Err(message) => {
+            let error = ErrorCode::Unavailable.name().to_owned();
+            let after = [(header::RETRY_AFTER, "1")];
+            let body = Json(ErrorBody { error, message });
+            (StatusCode::SERVICE_UNAVAILABLE, after, body).into_response()
+        }
     }
 }
 

@@ -22,6 +22,10 @@ const DISORDER: i64 = 1000;
 /// The most executions that are not indexed yet and whose text is compared nevertheless.
 const MOST_UNINDEXED: i64 = 500;
 
+/// Reads a stretch of the ledger as it is. The index of the team would read, and sort, all of its
+/// executions.
+const BY_ROWID: &str = " NOT INDEXED";
+
 /// The rowids that a list is about.
 #[derive(Clone, Copy)]
 struct PositionRange {
@@ -65,7 +69,7 @@ async fn search_page(
         push_predicates(&mut query, team, filter, range);
         queries.push(query);
     } else if !has_filters {
-        let mut query = start_query("", " WHERE true");
+        let mut query = start_query(BY_ROWID, " WHERE true");
         push_predicates(&mut query, team, filter, range);
         queries.push(query);
     } else {
@@ -77,11 +81,10 @@ async fn search_page(
         indexed.push(" ORDER BY s.rowid DESC LIMIT ").push_bind(filter.limit);
         read_page(connection, indexed, &mut found).await?;
         if filter.text.is_empty() {
-            let mut tail = start_query("", " WHERE e.rowid > ");
+            let mut tail = start_query(BY_ROWID, " WHERE e.rowid > ");
             tail.push_bind(indexed_to);
             push_predicates(&mut tail, team, filter, range);
-            let pending = " WHERE e.rowid IN (SELECT execution FROM search_pending)";
-            let mut pending = start_query("", pending);
+            let mut pending = select_pending();
             push_predicates(&mut pending, team, filter, range);
             queries.extend([tail, pending]);
         } else {
@@ -136,6 +139,14 @@ fn start_query(index: &'static str, condition: &'static str) -> QueryBuilder<Dat
     query
 }
 
+/// The executions that were still running when the index came by.
+fn select_pending() -> QueryBuilder<Database> {
+    let mut query = QueryBuilder::new(SMALL_COLUMNS);
+    query.push(", e.rowid AS position FROM search_pending p CROSS JOIN executions e ");
+    query.push("ON e.rowid = p.execution").push(EXECUTION_TABLES).push(" WHERE true");
+    query
+}
+
 fn select_indexed(
     terms: &[String],
     team: Option<&TeamId>,
@@ -160,7 +171,7 @@ fn select_unindexed_text(
     filter: &ExecutionFilter,
     range: PositionRange,
 ) -> QueryBuilder<Database> {
-    let mut query = start_query("", " WHERE e.status != 'running' AND e.rowid > max(");
+    let mut query = start_query(BY_ROWID, " WHERE e.status != 'running' AND e.rowid > max(");
     query.push_bind(indexed_to);
     query.push(", coalesce((SELECT max(rowid) FROM executions), 0) - ");
     query.push_bind(MOST_UNINDEXED).push(")");
@@ -291,4 +302,41 @@ async fn find_position(connection: &mut SqliteConnection, at: Moment) -> Result<
         }
     }
     Ok(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+
+    async fn explain(store: &SqliteStore, query: QueryBuilder<Database>) -> String {
+        let text = format!("EXPLAIN QUERY PLAN {}", query.sql().as_str());
+        let mut plain = QueryBuilder::<Database>::new(text);
+        let rows = plain.build().fetch_all(&store.readers).await.unwrap();
+        let steps = rows.iter().map(|row| row.try_get::<String, _>("detail").unwrap());
+        steps.collect::<Vec<_>>().join("\n")
+    }
+
+    #[tokio::test]
+    async fn what_the_index_lacks_is_found_without_reading_all_of_a_team() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&directory.path().join("cloche.db")).await.unwrap();
+        let team: TeamId = "team_a".parse().unwrap();
+        let status = Some(ExecutionStatus::Failed);
+        let filter = ExecutionFilter { status, limit: 51, ..ExecutionFilter::default() };
+        let range = PositionRange { first: 5, end: 500 };
+        let mut tail = start_query(BY_ROWID, " WHERE e.rowid > 5");
+        push_predicates(&mut tail, Some(&team), &filter, range);
+        let mut pending = select_pending();
+        push_predicates(&mut pending, Some(&team), &filter, range);
+        let with_words = ExecutionFilter { text: vec!["word".to_owned()], ..filter.clone() };
+        let words = select_unindexed_text(5, Some(&team), &with_words, range);
+        for mut query in [tail, pending, words] {
+            query.push(" ORDER BY e.rowid DESC LIMIT 51");
+            let plan = explain(&store, query).await;
+            assert!(plan.contains("SEARCH e USING INTEGER PRIMARY KEY"), "{plan}");
+            assert!(!plan.contains("executions_by_team"), "{plan}");
+        }
+        store.close().await;
+    }
 }

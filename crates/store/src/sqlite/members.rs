@@ -29,6 +29,8 @@ fn member_from_row(row: &SqliteRow, sealer: &SecretSealer) -> Result<Member> {
         password_hash: row.try_get("password_hash")?,
         totp: secret.map(|secret| TotpFactor { secret, confirmed, last_step }),
         disabled: row.try_get("disabled")?,
+        subject: row.try_get("oidc_subject")?,
+        by_rule: row.try_get("by_rule")?,
         created_at: read_moment(row, "created_at")?,
         last_sign_in_at: read_moment_or_null(row, "last_sign_in_at")?,
     })
@@ -79,8 +81,8 @@ impl MemberStore for SqliteStore {
                 Box::pin(async move {
                     sqlx::query(
                         "INSERT INTO members (id, team_id, name, email, role, password_hash, \
-                         sealed_totp, totp_confirmed, totp_step, disabled, created_at) \
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                         sealed_totp, totp_confirmed, totp_step, disabled, oidc_subject, by_rule, \
+                         created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )
                     .bind(String::from(member.id))
                     .bind(member.team.map(String::from))
@@ -92,6 +94,8 @@ impl MemberStore for SqliteStore {
                     .bind(member.totp.as_ref().is_some_and(|totp| totp.confirmed))
                     .bind(member.totp.map_or(0, |totp| totp.last_step))
                     .bind(member.disabled)
+                    .bind(member.subject)
+                    .bind(member.by_rule)
                     .bind(member.created_at.0)
                     .execute(connection)
                     .await
@@ -124,19 +128,26 @@ impl MemberStore for SqliteStore {
         self.member_where("SELECT * FROM members WHERE email = ?", email).await
     }
 
+    async fn find_member_by_subject(&self, subject: &str) -> Result<Option<Member>> {
+        self.member_where("SELECT * FROM members WHERE oidc_subject = ?", subject).await
+    }
+
     async fn update_member(&self, member: &Member) -> Result<bool> {
         let (sealed, member) = (self.sealed_totp(member)?, member.clone());
         self.writer
             .run_statement(move |connection| {
                 Box::pin(async move {
                     let updated = sqlx::query(
-                        "UPDATE members SET email = ?, role = ?, password_hash = ?, \
-                         sealed_totp = ?, totp_confirmed = ?, totp_step = max(totp_step, ?), \
+                        "UPDATE members SET team_id = ?, email = ?, role = ?, password_hash = ?, \
+                         oidc_subject = ?, by_rule = ?, sealed_totp = ?, totp_confirmed = ?, totp_step = max(totp_step, ?), \
                          disabled = ?, last_sign_in_at = ? WHERE id = ?",
                     )
+                    .bind(member.team.map(String::from))
                     .bind(member.email)
                     .bind(member.role.name())
                     .bind(member.password_hash)
+                    .bind(member.subject)
+                    .bind(member.by_rule)
                     .bind(sealed)
                     .bind(member.totp.as_ref().is_some_and(|totp| totp.confirmed))
                     .bind(member.totp.map_or(0, |totp| totp.last_step))

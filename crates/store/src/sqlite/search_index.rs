@@ -3,13 +3,16 @@
 //! Feeds the search index of executions in the background. The ledger's own statements do not know
 //! about it, so an execution costs nothing more.
 
+use futures::TryStreamExt;
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{SqliteStore, row_reader::read_json};
 use crate::Result;
 
 /// How many executions are indexed in one transaction, which other writes wait for.
-const BATCH: i64 = 64;
+const BATCH: i64 = 256;
+/// How many bytes of text end such a batch.
+const BATCH_TEXT: usize = 1 << 20;
 /// How much of code, of standard output and of standard error is indexed.
 const MOST_TEXT: i64 = 16 << 10;
 
@@ -18,8 +21,7 @@ macro_rules! indexed_columns {
         concat!(
             "SELECT e.rowid AS position, e.trace_id, e.team_id, e.key_id, e.sandbox_id, \
              e.language, e.thread_id, e.metadata, e.status, substr(e.code, 1, ?1) AS code, \
-             substr(e.stdout, 1, ?1) AS stdout, substr(e.stderr, 1, ?1) AS stderr \
-             FROM executions e ",
+             substr(e.stdout, 1, ?1) AS stdout, substr(e.stderr, 1, ?1) AS stderr FROM ",
             $rest
         )
     };
@@ -77,32 +79,40 @@ fn entry_from_row(row: &SqliteRow) -> Result<IndexEntry> {
 impl SqliteStore {
     /// Indexes some executions. Returns whether there may be more.
     pub(super) async fn index_some_executions(&self) -> Result<bool> {
-        let ended = sqlx::query(indexed_columns!(
-            "JOIN search_pending p ON p.execution = e.rowid \
-             WHERE e.status != 'running' ORDER BY e.rowid LIMIT ?2"
-        ))
-        .bind(MOST_TEXT)
-        .bind(BATCH)
-        .fetch_all(&self.readers)
-        .await?;
-        let ended = ended.iter().map(entry_from_row).collect::<Result<Vec<_>>>()?;
-        let new = sqlx::query(indexed_columns!(
-            "WHERE e.rowid > (SELECT indexed_to FROM search_progress) \
+        // A cross join is made in this order. The other one reads the whole ledger.
+        let ended = indexed_columns!(
+            "search_pending p CROSS JOIN executions e ON e.rowid = p.execution \
+             WHERE e.status != 'running' ORDER BY p.execution LIMIT ?2"
+        );
+        let new = indexed_columns!(
+            "executions e NOT INDEXED WHERE e.rowid > (SELECT indexed_to FROM search_progress) \
              ORDER BY e.rowid LIMIT ?2"
-        ))
-        .bind(MOST_TEXT)
-        .bind(BATCH)
-        .fetch_all(&self.readers)
-        .await?;
-        let new = new.iter().map(entry_from_row).collect::<Result<Vec<_>>>()?;
+        );
+        let (ended, more_ended) = self.read_batch(ended).await?;
+        let (new, more_new) = self.read_batch(new).await?;
         if ended.is_empty() && new.is_empty() {
             return Ok(false);
         }
-        let more = i64::try_from(ended.len().max(new.len())).unwrap_or(i64::MAX) == BATCH;
         self.writer
             .run_transaction(move |connection| Box::pin(write_entries(connection, ended, new)))
             .await?;
-        Ok(more)
+        Ok(more_ended || more_new)
+    }
+
+    /// The next entries, and whether there may be more.
+    async fn read_batch(&self, statement: &'static str) -> Result<(Vec<IndexEntry>, bool)> {
+        let (mut entries, mut text) = (Vec::new(), 0);
+        let mut rows = sqlx::query(statement).bind(MOST_TEXT).bind(BATCH).fetch(&self.readers);
+        while let Some(row) = rows.try_next().await? {
+            let entry = entry_from_row(&row)?;
+            text += entry.terms.as_ref().map_or(0, |(_, body)| body.len());
+            entries.push(entry);
+            if text >= BATCH_TEXT {
+                return Ok((entries, true));
+            }
+        }
+        let is_full = i64::try_from(entries.len()).is_ok_and(|count| count == BATCH);
+        Ok((entries, is_full))
     }
 }
 

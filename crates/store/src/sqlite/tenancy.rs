@@ -298,7 +298,7 @@ impl TenancyStore for SqliteStore {
         let Some((team, sandbox)) = team.zip(sandbox) else { return Ok(None) };
         let storage = self.bound_storage(&sandbox.id, &key.id).await?;
         let credentials = self.credentials_of_key(&key).await?;
-        Ok(Some(KeyAccess { key, team, sandbox, storage, credentials }))
+        Ok(Some(KeyAccess { key, team, sandbox, storage, credentials, by_person: false }))
     }
 }
 
