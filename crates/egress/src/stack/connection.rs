@@ -30,7 +30,7 @@ use crate::protocol::MAX_FIRST_BYTES;
 /// Egress passes of one connection before others have their turn.
 const MOST_PASSES: usize = 32;
 /// How often a connection reads and sends before others have their turn.
-const MOST_ROUNDS: usize = 8;
+const MOST_ROUNDS: usize = 2;
 /// Empty segments in a row without a packet of the guest, after which a connection is reset. A
 /// peer that brings the timer of window probes into a state from which it does not recover would
 /// otherwise keep the worker sending.

@@ -16,9 +16,9 @@ use smoltcp::socket::tcp;
 
 use crate::stack::budget::Rates;
 
-/// Bytes read from the other end before the stack sends them on. Not more: they are still in the
-/// cache of the processor then.
-const READ_AT_ONCE: usize = 128 * 1024;
+/// Bytes read from the other end before the stack sends them on: 16 of its longest segments. A rest
+/// would be a segment of its own, and wake the program for a few bytes.
+const READ_AT_ONCE: usize = 16 * 65_495;
 
 /// The socket, and how far both sides have come.
 pub(super) struct HostSocket {
