@@ -62,7 +62,6 @@ syscall_table! {
     PidfdSendSignal:       "pidfd_send_signal",        424,  424;
     Getpid:                "getpid",                    39,  172;
     Getppid:               "getppid",                  110,  173;
-    #[cfg_attr(not(cloche_template), expect(dead_code, reason = "for the template library"))]
     Gettid:                "gettid",                   186,  178;
     Setsid:                "setsid",                   112,  157;
     Pipe2:                 "pipe2",                    293,   59;
