@@ -104,10 +104,16 @@ pub(crate) async fn start_parked_cell(
     let mut cell = cell::spawn_cell(spawner, making, CellSource::Nothing(kind)).await?;
     match job {
         Some(job) => {
-            // Programs that run now go before an interpreter that is started for later.
-            cell.meter.yield_to_others(true);
+            // Programs that run now go before an interpreter that is started for later. A shell
+            // starts so fast that it is not worth it: on a busy host it would never get its turn.
+            let yields = kind != SpawnKind::Gated;
+            if yields {
+                cell.meter.yield_to_others(true);
+            }
             wait_for_interpreter(&mut cell, &job).await?;
-            cell.meter.yield_to_others(false);
+            if yields {
+                cell.meter.yield_to_others(false);
+            }
         }
         None => wait_for_walls(&mut cell).await?,
     }

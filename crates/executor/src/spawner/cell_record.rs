@@ -8,8 +8,10 @@ use std::{
 use cloche_jail::{
     END_SIGNAL,
     cgroup::{Cgroup, CgroupLimits},
+    report::CLEAN_NETNS,
     sys,
 };
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 use super::{home_target::HomeMountPoint, process_watch::CellWatch, scratch_dir::ScratchDir};
 use crate::protocol::CellUsage;
@@ -32,6 +34,8 @@ pub(super) struct CellRecord {
     pub(super) watch: Option<CellWatch>,
     /// The directory of a contained cell.
     pub(super) directory: Option<ScratchDir>,
+    /// The netns that it was started in, if another cell may use it afterwards.
+    pub(super) network: Option<OwnedFd>,
     /// The pidfd of its mount server, if it has storage mounts.
     pub(super) mount_server: Option<Arc<OwnedFd>>,
     /// The server does not read its gauges any more.
@@ -60,6 +64,15 @@ impl CellState {
 }
 
 impl CellRecord {
+    /// Reaps pid 1, which has ended. Returns the netns of the cell if pid 1 has left it as it was
+    /// made.
+    pub(super) fn take_clean_network(&mut self) -> Option<OwnedFd> {
+        let network = self.network.take()?;
+        let pid_one = WaitId::PidFd(self.state.pidfd()?);
+        let ended = waitid(pid_one, WaitIdOptions::EXITED | WaitIdOptions::NOHANG).ok()??;
+        (ended.exit_status() == Some(CLEAN_NETNS)).then_some(network)
+    }
+
     /// Ends the mount server, and with it every request of the guest to its storage.
     pub(super) fn kill_mount_server(&mut self) {
         if let Some(server) = self.mount_server.take() {

@@ -142,6 +142,11 @@ impl<'a> CellRegistry<'a> {
                 _ => LaunchKind::Cold,
             },
         })?;
+        // A template has the netns of its cells to itself.
+        let is_reusable = kind != SpawnKind::Template && !prepared.plan.network;
+        if let Some(record) = self.cells.get_mut(&cell) {
+            record.network = network.filter(|_| is_reusable);
+        }
         if let Some((ours, _)) = fork {
             self.poller.add(WakeSource::Template(cell), &ours)?;
             self.templates.insert(cell, TemplateConnection::new(ours));
@@ -231,6 +236,7 @@ impl<'a> CellRegistry<'a> {
             exceeded_kernel_memory: false,
             watch,
             directory: None,
+            network: None,
             mount_server: None,
             gauges_released: false,
             used: CellUsage::default(),
@@ -302,6 +308,9 @@ impl<'a> CellRegistry<'a> {
             if let Some(record) = self.cells.get_mut(cell) {
                 if let Some(pidfd) = record.state.pidfd() {
                     self.poller.remove(pidfd);
+                }
+                if let Some(network) = record.take_clean_network() {
+                    self.prepared.keep_network(network);
                 }
                 record.state = CellState::Ended;
                 self.networks.note_cell_end(*cell);

@@ -2,7 +2,7 @@
 //! netns with their loopback up. Making them takes longer than the rest of a cold start together.
 //! After the first pack request there is also an idle packer.
 //!
-//! A netns is used once. A cgroup is reused after a cell that has left nothing in it.
+//! A netns and a cgroup are reused after a cell that has left nothing in them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -30,6 +30,8 @@ use crate::protocol::{CellId, PackRequest};
 const LEVEL: usize = 4;
 /// How many mount servers are started ahead.
 const MOUNT_SERVERS: usize = 2;
+/// The most netns that are kept for the next cells.
+const MAX_NETWORKS: usize = 16;
 /// The most cgroups that are kept for the next cells, and the most whose gauges may still be read.
 const MAX_CGROUPS: usize = 32;
 /// How many used cgroups are kept for the page cache that is charged to them.
@@ -119,6 +121,13 @@ impl PreparedResources {
     /// A netns for one cell; `None` where the spawner cannot make one.
     pub(super) fn take_network(&mut self) -> Option<OwnedFd> {
         self.networks.pop().or_else(|| self.make_network().ok())
+    }
+
+    /// Keeps the netns of a cell that has left it as it was made.
+    pub(super) fn keep_network(&mut self, network: OwnedFd) {
+        if self.networks.len() < MAX_NETWORKS {
+            self.networks.push(network);
+        }
     }
 
     /// Gives the request to a packer. If no packer can be started, the server sees its pipes close.

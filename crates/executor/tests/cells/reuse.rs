@@ -11,6 +11,7 @@ use crate::host::start_executor;
 
 pub(crate) const TESTS: &[OwnTest] = own_tests![
     a_netns_is_reused_only_if_no_socket_was_made_in_it,
+    a_netns_of_a_cold_cell_is_reused_only_if_no_socket_was_made_in_it,
     cells_that_run_at_once_have_different_networks,
     a_program_may_make_many_sockets,
     usage_of_one_cell_is_not_counted_for_the_next,
@@ -101,6 +102,15 @@ asyncio.run(main())",
 
 async fn a_netns_is_reused_only_if_no_socket_was_made_in_it() {
     let Some(executor) = start_with_template().await else { return };
+    check_reuse(executor).await;
+}
+
+async fn a_netns_of_a_cold_cell_is_reused_only_if_no_socket_was_made_in_it() {
+    let Some(executor) = start_executor(None).await else { return };
+    check_reuse(executor).await;
+}
+
+async fn check_reuse(executor: Executor) {
     let mut seen = BTreeSet::new();
     let mut again = 0;
     for code in TRACES {

@@ -47,7 +47,7 @@ pub(crate) fn run_pid_one(program: &[u8], fds: CellFds) -> ! {
         sys::close(gate);
         Ok((main, watch))
     }) {
-        Ok((main, watch)) => supervise::supervise_guest(main, Some(watch)),
+        Ok((main, watch)) => supervise::supervise_guest(main, Some(watch), false),
         // The server has let go of a parked cell.
         Err(Errno::PIPE) => sys::exit(EXIT_NO_JOB),
         Err(_) => end_cell(CellReport::Exited(EXIT_BAD_JOB)),

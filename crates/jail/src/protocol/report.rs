@@ -29,6 +29,10 @@ pub enum CellReport {
 /// The name of a wall, truncated to what fits into a report.
 pub type WallName = [u8; 56];
 
+/// The exit code of a pid 1 that leaves its netns as it was made. No other process can set it: a
+/// guest can neither inspect nor end its pid 1.
+pub const CLEAN_NETNS: i32 = 77;
+
 /// The length of an encoded report.
 pub const REPORT_LEN: usize = 64;
 

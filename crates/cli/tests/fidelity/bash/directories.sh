@@ -1,6 +1,6 @@
 pwd; pwd -P; echo "$PWD ${OLDPWD-unset}"
 declare -p OLDPWD
 cd -; echo $?
-cd /tmp; echo "$OLDPWD"; cd - 
+cd /tmp; echo "$OLDPWD"; cd -
 dirs; pushd /usr; popd
 ls -A; ls -A /tmp

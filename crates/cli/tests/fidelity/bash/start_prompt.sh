@@ -1,4 +1,4 @@
-# env: PS4=> 
+# env: PS4=>>
 # anew: Bash reads it when it starts
 echo "$-|$SHLVL|$_|$SECONDS|${IFS@Q}|$PS4|$BASH_ENV"
 shopt -o
