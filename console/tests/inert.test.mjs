@@ -29,9 +29,11 @@ async function assertInert(where, target = page) {
   assert.deepEqual(target.complaints, [], where);
 }
 
-test("the sign-in page shows a message of the address as text", async () => {
-  await page.goto(`${URL_OF_SERVER}/console/?error=${encodeURIComponent(ATTACK)}`);
-  await page.getByText("data-hacked").waitFor();
+test("the sign-in page shows no words of its address", async () => {
+  const words = encodeURIComponent(ATTACK);
+  await page.goto(`${URL_OF_SERVER}/console/?sso=${words}&error=${words}`);
+  await page.getByText("The sign-in failed").waitFor();
+  assert.equal(await page.getByText("data-hacked").count(), 0);
   await assertInert("sign-in");
   await signInAsOperator(page);
 });

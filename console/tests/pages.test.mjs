@@ -47,10 +47,21 @@ async function fillServer() {
     ].join("\n"),
     thread_id: "quarterly-report", metadata: { user_id: "usr_42", agent: "report-writer" },
   });
+  if (pictures !== undefined) await fillCharts();
+}
+
+/** Some traffic for the pictures of charts. */
+async function fillCharts() {
+  const end = Date.now() + 90_000;
+  for (let at = 0; Date.now() < end; at++) {
+    const code = at % 9 === 8 ? "raise SystemExit(1)" : `import time\ntime.sleep(${(at % 7) / 40})\nprint(${at})`;
+    await execute({ code, metadata: { order: `o-${100 + at}` } });
+    await new Promise((resolve) => setTimeout(resolve, 300 + 900 * Math.abs(Math.sin(at / 12))));
+  }
 }
 
 const PAGES = () => [
-  ["overview", "/", "Overview"], ["executions", "/executions", "Executions"], ["execution", `/executions/${shown.id}`, shown.id],
+  ["overview", "/?range=15m", "Overview"], ["executions", "/executions", "Executions"], ["execution", `/executions/${shown.id}`, shown.id],
   ["playground", "/playground", "Playground"], ["threads", "/threads", "Threads"], ["thread", "/threads/quarterly-report", "quarterly-report"],
   ["thread-changes", "/threads/quarterly-report?view=diff", "quarterly-report"], ["thread-files", "/threads/quarterly-report?view=files", "quarterly-report"],
   ["approvals", "/approvals", "Approvals"], ["responses", "/responses", "Agent responses"], ["sandboxes", "/sandboxes", "Sandboxes"],

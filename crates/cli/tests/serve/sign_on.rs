@@ -274,6 +274,7 @@ async fn an_answer_is_good_once_in_the_browser_that_asked() {
     let state = test.provider.state_of(&at.url);
     let query = format!("error=access_denied&state={state}");
     assert_refused(&test.come_back(&at, &query).await, "cancelled");
+    assert_refused(&test.come_back(&at, "error=access_denied").await, "cancelled");
     let at = test.leave("").await;
     let query = test.provider.let_in(&at.url, ada(json!({})));
     let mixed = test.come_back(&at, &format!("{query}&iss=https%3A%2F%2Fevil.test")).await;

@@ -214,6 +214,10 @@ impl Console {
         let subject = format!("OpenID provider {:?}", origin.address);
         let limited = self.attempts.begin(&subject, origin.address);
         limited.map_err(|_| OidcError::from(OidcFailure::Limited))?;
+        // Some providers leave the state out when the person said no.
+        if answer.state.is_none() && answer.error.is_some() {
+            return Err(OidcFailure::Cancelled.into());
+        }
         let state = answer.state.as_deref().unwrap_or_default();
         let pending = sign_on.pending.take(state, browser).ok_or(OidcFailure::Stale)?;
         sign_on.provider.check_issuer(answer.issuer.as_deref()).await?;
