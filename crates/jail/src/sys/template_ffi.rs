@@ -108,41 +108,50 @@ extern "C" fn cloche_leave(code: i32) {
 }
 
 /// The functions of CPython that [`normalizing_exit`] calls: `sys.exit` itself, then `PyErr_Fetch`,
-/// `PyErr_NormalizeException` and `PyErr_Restore`.
-static EXIT_CALLS: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// `PyErr_NormalizeException`, `PyErr_Restore` and `PyType_IsSubtype`. Last, the type `tuple`.
+static EXIT_CALLS: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
 
 /// The signature of `sys.exit` in C: the module, its arguments and their number.
 type ExitFunction = extern "C" fn(usize, usize, usize) -> usize;
 /// That of the three others: the addresses of an exception's type, value and traceback, or these
 /// themselves.
 type ErrorFunction = extern "C" fn(usize, usize, usize);
+/// That of `PyType_IsSubtype`: two types.
+type TypeFunction = extern "C" fn(usize, usize) -> i32;
 
 /// Returns the address of a `sys.exit` in C that does what the given one does, and makes its
 /// exception an object at once. Until CPython 3.11 the interpreter does that only if someone looks
 /// at the exception, and the exit code of a program that nobody looks at is then known to nobody
-/// but the interpreter.
+/// but the interpreter. An object that is made of a tuple takes its parts for arguments, and would
+/// have another code than the tuple: that one is left alone.
 // SAFETY: the name is ours alone (prefixed), so it replaces no other symbol.
 #[unsafe(no_mangle)]
-extern "C" fn cloche_wrap_exit(calls: *const [usize; 4]) -> usize {
-    // SAFETY: the interpreter passes an array of four words.
+extern "C" fn cloche_wrap_exit(calls: *const [usize; 6]) -> usize {
+    // SAFETY: the interpreter passes an array of six words.
     let calls = unsafe { *calls };
     EXIT_CALLS.iter().zip(calls).for_each(|(known, call)| known.store(call, Ordering::Relaxed));
     normalizing_exit as ExitFunction as usize
 }
 
 extern "C" fn normalizing_exit(module: usize, arguments: usize, count: usize) -> usize {
-    let [exit, fetch, normalize, restore] =
-        [0, 1, 2, 3].map(|at| EXIT_CALLS[at].load(Ordering::Relaxed));
+    let [exit, fetch, normalize, restore, is_subtype, tuple] =
+        [0, 1, 2, 3, 4, 5].map(|at| EXIT_CALLS[at].load(Ordering::Relaxed));
     let mut error = [0_usize; 3];
     let [kind, value, trace] = [0, 1, 2].map(|at| &raw mut error[at] as usize);
     // SAFETY: `cloche_wrap_exit` has stored the addresses of these functions before anyone could
     // call this one, and they have these signatures in every CPython that has them. The first is
     // called with the arguments that were made for it. The other three write to and read from three
-    // words, and take over the references there, as CPython's own code uses them.
+    // words, and take over the references there, as CPython's own code uses them. The value of the
+    // exception is an object or null; its type is the second word of every object.
     unsafe {
         let result = mem::transmute::<usize, ExitFunction>(exit)(module, arguments, count);
         mem::transmute::<usize, ErrorFunction>(fetch)(kind, value, trace);
-        mem::transmute::<usize, ErrorFunction>(normalize)(kind, value, trace);
+        let object = error[1] as *const [usize; 2];
+        let is_tuple = !object.is_null()
+            && mem::transmute::<usize, TypeFunction>(is_subtype)((*object)[1], tuple) != 0;
+        if !is_tuple {
+            mem::transmute::<usize, ErrorFunction>(normalize)(kind, value, trace);
+        }
         let [kind, value, trace] = error;
         mem::transmute::<usize, ErrorFunction>(restore)(kind, value, trace);
         result

@@ -72,11 +72,12 @@ def _note_code_of_sys_exit(ctypes, python, library):
     word = ctypes.sizeof(ctypes.c_size_t)
     description = ctypes.c_size_t.from_address(id(sys.exit) + 2 * word).value
     function = ctypes.c_size_t.from_address(description + word)
-    used = python.PyErr_Fetch, python.PyErr_NormalizeException, python.PyErr_Restore
+    used = (python.PyErr_Fetch, python.PyErr_NormalizeException, python.PyErr_Restore,
+            python.PyType_IsSubtype)
     addresses = [ctypes.cast(one, ctypes.c_void_p).value for one in used]
     library.cloche_wrap_exit.restype = ctypes.c_size_t
     function.value = library.cloche_wrap_exit(
-        (ctypes.c_size_t * 4)(function.value, *addresses))
+        (ctypes.c_size_t * 6)(function.value, *addresses, id(tuple)))
 
 
 def _clear(names):

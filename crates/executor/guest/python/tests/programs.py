@@ -23,6 +23,8 @@ PROGRAMS = [
     ("exits with too much", True, "import sys\ntry: sys.exit(1, 2)\n"
      "except TypeError as e: print(e)"),
     ("exits with a tuple", None, "import sys\nsys.exit((1, 2))"),
+    ("exits with a tuple of one", None, "import sys\nsys.exit((5,))"),
+    ("exits with a tuple of none", None, "import sys\nsys.exit(())"),
     ("fails", True, "print('before')\n1 / 0"),
     ("fails deep", True, "def f(n):\n    return f(n - 1) if n else int('x')\nf(3)"),
     ("syntax error", False, "def f(:\n"),
