@@ -16,7 +16,7 @@ use cloche_engine::EngineConfig;
 use cloche_executor::{ExecutorConfig, MountStorageConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
-use cloche_model::{ByteSize, InvalidUnit};
+use cloche_model::InvalidUnit;
 use cloche_mounts::VolumeStore;
 use cloche_store::KeySource;
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
@@ -47,12 +47,13 @@ mod storage;
 mod threads;
 mod tls;
 mod tools;
+mod units;
 mod webhook;
 
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
-use console::{ConsoleFile, ConsoleSettingsError};
+use console::{ConsoleSection, ConsoleSettingsError};
 use gates::{GateFile, gate_config};
 pub(crate) use layers::{LayersArguments, LayersFile, absolute_path, layers_config};
 pub(super) use log::{LogArguments, LogFormat, LogSettings};
@@ -71,6 +72,7 @@ use threads::{ThreadsFile, homes_config};
 use tls::TlsFile;
 pub(super) use tls::{TlsArguments, TlsPaths};
 use tools::{ToolSettingsError, ToolsFile};
+use units::parse_size;
 use webhook::{MOST_ATTEMPTS, WebhookFile};
 
 /// A setting that cannot be used.
@@ -160,7 +162,7 @@ struct SettingsFile {
     /// Sidecars that run the code instead of this host.
     remote: RemoteFile,
     /// The console, and who signs in to it.
-    console: ConsoleFile,
+    console: ConsoleSection,
     /// Approvals of agent tools.
     gates: GateFile,
     /// Threads and their homes.
@@ -347,14 +349,6 @@ fn read_settings_file(path: Option<&Path>) -> Result<SettingsFile, SettingsError
         .map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
 }
 
-fn parse_size(
-    name: &'static str,
-    text: &Option<String>,
-) -> Result<Option<ByteSize>, SettingsError> {
-    let parsed = text.as_ref().map(|text| text.parse()).transpose();
-    parsed.map_err(|source| SettingsError::Unit { name, source })
-}
-
 fn gateway_config(file: &SettingsFile) -> Result<GatewayConfig, SettingsError> {
     let gateway = GatewayConfig { mcp: file.mcp.to_config()?, ..GatewayConfig::default() };
     let gateway = file.connections.apply(gateway)?;
@@ -384,7 +378,8 @@ pub(crate) fn compare_settings(text: &str) -> (String, String) {
         let file: SettingsFile = toml::from_str(text).unwrap();
         let layers =
             layers_config(LayersFile::default(), LayersArguments::default(), "/d".as_ref());
-        let admission = file.capacity.to_admission_config(Some(ByteSize::gib(2))).unwrap();
+        let admission =
+            file.capacity.to_admission_config(Some(cloche_model::ByteSize::gib(2))).unwrap();
         format!(
             "{:#?}",
             (
@@ -404,6 +399,8 @@ pub(crate) fn compare_settings(text: &str) -> (String, String) {
 
 #[cfg(test)]
 mod tests {
+    use cloche_model::ByteSize;
+
     use super::*;
 
     #[test]

@@ -17,7 +17,7 @@ use cloche_model::Secret;
 pub use config::{OidcConfig, OidcRule, OidcRuleMatch};
 pub use member_link::MemberLink;
 use pending_sign_ins::{LIFETIME, PendingSignIn, PendingSignIns};
-use provider::{Provider, ProviderError};
+use provider::{Provider, SignOnFault};
 
 use super::{Console, NewConsoleSession, SignInOrigin};
 use crate::{Refusal, outgoing_http::OutgoingHttpError, secrets};
@@ -101,12 +101,12 @@ impl From<Refusal> for OidcError {
     }
 }
 
-impl From<ProviderError> for OidcError {
-    fn from(error: ProviderError) -> Self {
+impl From<SignOnFault> for OidcError {
+    fn from(error: SignOnFault) -> Self {
         tracing::warn!(%error, "the OpenID provider is of no help");
         match error {
-            ProviderError::Unavailable(_) => OidcFailure::Unavailable.into(),
-            ProviderError::Untrusted(_) => OidcFailure::Untrusted.into(),
+            SignOnFault::Unavailable(_) => OidcFailure::Unavailable.into(),
+            SignOnFault::Untrusted(_) => OidcFailure::Untrusted.into(),
         }
     }
 }

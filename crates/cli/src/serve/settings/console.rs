@@ -35,7 +35,7 @@ const CALLBACK: &str = "/console/api/oidc/callback";
 /// The section as written.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct ConsoleFile {
+pub(super) struct ConsoleSection {
     /// The address of this server in browsers, e.g. `https://cloche.example.com`. Sign-on by an
     /// OpenID provider needs it.
     #[schemars(extend("x-default" = "none"))]
@@ -114,7 +114,7 @@ struct RuleFile {
     role: String,
 }
 
-impl ConsoleFile {
+impl ConsoleSection {
     /// Checks the section. `env` looks up an environment variable.
     pub(super) fn to_config(
         &self,
@@ -288,7 +288,7 @@ mod tests {
         issuer = \"https://login.example.com/\"\nclient_id = \"cloche\"\n";
 
     fn read(text: &str) -> Result<ConsoleConfig, String> {
-        let file: ConsoleFile = toml::from_str(text).map_err(|error| error.to_string())?;
+        let file: ConsoleSection = toml::from_str(text).map_err(|error| error.to_string())?;
         let env = |name: &str| (name == "SECRET").then(|| "hidden\n".to_owned());
         file.to_config(env).map_err(|error| error.to_string())
     }

@@ -32,7 +32,7 @@ const KEPT_FOR: Duration = Duration::from_mins(10);
 
 /// Why the provider is of no help.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum ProviderError {
+pub(super) enum SignOnFault {
     /// It does not answer, or not as it should.
     #[error("{0}")]
     Unavailable(String),
@@ -41,8 +41,8 @@ pub(super) enum ProviderError {
     Untrusted(String),
 }
 
-fn unavailable(what: &str, why: impl std::fmt::Display) -> ProviderError {
-    ProviderError::Unavailable(format!("{what}: {why}"))
+fn unavailable(what: &str, why: impl std::fmt::Display) -> SignOnFault {
+    SignOnFault::Unavailable(format!("{what}: {why}"))
 }
 
 /// An address of the provider.
@@ -109,7 +109,7 @@ impl Provider {
     pub(super) async fn authorization_url(
         &self,
         pending: &PendingSignIn,
-    ) -> Result<Url, ProviderError> {
+    ) -> Result<Url, SignOnFault> {
         let description = self.describe().await?;
         let Endpoint(mut url) = description.authorization_endpoint.clone();
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(pending.verifier.as_bytes()));
@@ -126,14 +126,14 @@ impl Provider {
     }
 
     /// Whether an answer can be from this provider: one that names its issuer must name this one.
-    pub(super) async fn check_issuer(&self, named: Option<&str>) -> Result<(), ProviderError> {
+    pub(super) async fn check_issuer(&self, named: Option<&str>) -> Result<(), SignOnFault> {
         let must_name = self.describe().await?.authorization_response_iss_parameter_supported;
         match named {
             Some(named) if named != self.config.issuer => {
-                Err(ProviderError::Untrusted("the answer is of another issuer".to_owned()))
+                Err(SignOnFault::Untrusted("the answer is of another issuer".to_owned()))
             }
             None if must_name => {
-                Err(ProviderError::Untrusted("the answer names no issuer".to_owned()))
+                Err(SignOnFault::Untrusted("the answer names no issuer".to_owned()))
             }
             _ => Ok(()),
         }
@@ -144,7 +144,7 @@ impl Provider {
         &self,
         code: &str,
         pending: &PendingSignIn,
-    ) -> Result<Claims, ProviderError> {
+    ) -> Result<Claims, SignOnFault> {
         let answer = self.exchange_code(code, &pending.verifier).await?;
         let claims = self.verify(&answer.id_token, &pending.nonce).await?;
         match (&self.describe().await?.userinfo_endpoint, answer.access_token) {
@@ -155,11 +155,7 @@ impl Provider {
         }
     }
 
-    async fn exchange_code(
-        &self,
-        code: &str,
-        verifier: &str,
-    ) -> Result<TokenAnswer, ProviderError> {
+    async fn exchange_code(&self, code: &str, verifier: &str) -> Result<TokenAnswer, SignOnFault> {
         let description = self.describe().await?;
         let mut form = vec![
             ("grant_type", "authorization_code"),
@@ -195,14 +191,14 @@ impl Provider {
     }
 
     /// Checks a token, with new keys if none of the known ones fits.
-    async fn verify(&self, token: &str, nonce: &str) -> Result<Claims, ProviderError> {
+    async fn verify(&self, token: &str, nonce: &str) -> Result<Claims, SignOnFault> {
         let expected =
             ExpectedToken { issuer: &self.config.issuer, client_id: &self.config.client_id, nonce };
         let verified = match expected.verify(token, &self.read_keys(false).await?) {
             Err(IdTokenError::UnknownKey) => expected.verify(token, &self.read_keys(true).await?),
             verified => verified,
         };
-        verified.map_err(|error| ProviderError::Untrusted(error.to_string()))
+        verified.map_err(|error| SignOnFault::Untrusted(error.to_string()))
     }
 
     /// Whether the token leaves something out that the rules need.
@@ -219,19 +215,19 @@ impl Provider {
         Endpoint(endpoint): &Endpoint,
         token: &Secret,
         mut claims: Claims,
-    ) -> Result<Claims, ProviderError> {
+    ) -> Result<Claims, SignOnFault> {
         let request = self.client.get(endpoint.clone()).bearer_auth(token.reveal());
         let info: Claims = self.read_json("the userinfo endpoint", request).await?;
         // Otherwise it may be about someone else.
         if info.get("sub") != claims.get("sub") {
             let why = "the userinfo endpoint answered about another subject";
-            return Err(ProviderError::Untrusted(why.to_owned()));
+            return Err(SignOnFault::Untrusted(why.to_owned()));
         }
         claims.extend(info);
         Ok(claims)
     }
 
-    async fn describe(&self) -> Result<Arc<ProviderDescription>, ProviderError> {
+    async fn describe(&self) -> Result<Arc<ProviderDescription>, SignOnFault> {
         let mut kept = self.description.lock().await;
         if let Some((at, description)) = &*kept
             && at.elapsed() < KEPT_FOR
@@ -244,7 +240,7 @@ impl Provider {
             self.read_json("the description of the provider", self.client.get(url)).await?;
         if read.issuer != *issuer {
             let why = "the description of the provider is of another issuer";
-            return Err(ProviderError::Untrusted(why.to_owned()));
+            return Err(SignOnFault::Untrusted(why.to_owned()));
         }
         let needs_tls = issuer.starts_with("https:");
         let endpoints = [&read.authorization_endpoint, &read.token_endpoint, &read.jwks_uri];
@@ -253,14 +249,14 @@ impl Provider {
         };
         if !endpoints.into_iter().chain(&read.userinfo_endpoint).all(is_good) {
             let why = "the description of the provider has an endpoint without https";
-            return Err(ProviderError::Untrusted(why.to_owned()));
+            return Err(SignOnFault::Untrusted(why.to_owned()));
         }
         let description = Arc::new(read);
         *kept = Some((Instant::now(), Arc::clone(&description)));
         Ok(description)
     }
 
-    async fn read_keys(&self, anew: bool) -> Result<Arc<Vec<Jwk>>, ProviderError> {
+    async fn read_keys(&self, anew: bool) -> Result<Arc<Vec<Jwk>>, SignOnFault> {
         let mut kept = self.keys.lock().await;
         if let Some((at, keys)) = &*kept
             && !anew
@@ -282,7 +278,7 @@ impl Provider {
         &self,
         what: &str,
         request: RequestBuilder,
-    ) -> Result<T, ProviderError> {
+    ) -> Result<T, SignOnFault> {
         let failed = |error: reqwest::Error| unavailable(what, error_chain(&error.without_url()));
         let sent = request.header(ACCEPT, "application/json").send().await;
         let mut answer = sent.map_err(failed)?;
@@ -296,7 +292,7 @@ impl Provider {
         }
         if status.is_client_error() {
             let why = format!("{what} answered {status}{}", named_error(&body));
-            return Err(ProviderError::Untrusted(why));
+            return Err(SignOnFault::Untrusted(why));
         }
         if !status.is_success() {
             return Err(unavailable(what, format!("it answered {status}")));
