@@ -185,7 +185,7 @@ async fn the_probe_says_what_each_interpreter_is_and_how_it_starts() {
     assert_eq!(prefix.as_deref(), Some(PYTHON_PREFIX));
     assert!(libc.is_some_and(|libc| libc.starts_with("glibc ")));
     assert_eq!(python.start, ProgramStart::Forked);
-    assert_eq!(bash.start, ProgramStart::Cold { reason: None });
+    assert_eq!(bash.start, ProgramStart::Waiting { reason: None });
 
     let without = LayerTree::new();
     without.python(&["ctypes", "_ctypes"]);
