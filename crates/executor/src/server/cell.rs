@@ -17,7 +17,7 @@ use super::{
     cell_meter::CellMeter,
     control_socket::ControlSocket,
     image_mounts::ImageMountError,
-    job_socket::JobSocket,
+    job_socket::CellJobSocket,
     spawner_client::{CellSource, SpawnError, SpawnedCell, SpawnerClient},
 };
 use crate::protocol::{CellConfig, CellId};
@@ -44,7 +44,7 @@ pub(crate) struct Cell {
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
     /// The socket that the job is written to.
-    pub(crate) job: JobSocket,
+    pub(crate) job: CellJobSocket,
     /// The socket on which pid 1 reports.
     pub(crate) control: ControlSocket,
 }
@@ -105,7 +105,7 @@ pub(crate) async fn spawn_cell(
         stdin: OwnedFd::from(stdin),
         stdout: without_blocking(stdout.into())?,
         stderr: without_blocking(stderr.into())?,
-        job: JobSocket::new(job)?,
+        job: CellJobSocket::new(job)?,
         control: ControlSocket::new(control)?,
     })
 }

@@ -23,7 +23,7 @@ use super::{
     cell::Cell,
     cell_meter::CellMeter,
     control_socket::ControlSocket,
-    job_socket::JobSocket,
+    job_socket::CellJobSocket,
     output::{OutputCapture, OutputPipe},
     run::RunIo,
     run_error::RunError,
@@ -69,7 +69,7 @@ pub(crate) struct FinishedRun {
 /// What the server still holds of a cell whose program has ended. Closing it takes a dozen system
 /// calls, which nobody has to wait for.
 pub(crate) struct CellRemains {
-    _job: JobSocket,
+    _job: CellJobSocket,
     _pipes: [OutputPipe; 2],
     _meter: CellMeter,
 }

@@ -15,9 +15,9 @@ use tokio::{
 };
 
 /// The server's end of a job socket.
-pub(crate) struct JobSocket(StdStream);
+pub(crate) struct CellJobSocket(StdStream);
 
-impl JobSocket {
+impl CellJobSocket {
     pub(crate) fn new(socket: StdStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self(socket))
@@ -62,7 +62,7 @@ mod tests {
     async fn a_job_that_exceeds_the_buffer_of_the_socket_arrives_whole() {
         let (ours, mut theirs) = StdStream::pair().unwrap();
         let job: Vec<u8> = (0..4_u32 << 20).map(|at| at.to_le_bytes()[1]).collect();
-        let mut socket = JobSocket::new(ours).unwrap();
+        let mut socket = CellJobSocket::new(ours).unwrap();
         let reader = tokio::task::spawn_blocking(move || {
             let mut taken = Vec::new();
             theirs.read_to_end(&mut taken).map(|_| taken)
@@ -75,7 +75,7 @@ mod tests {
     #[tokio::test]
     async fn a_cell_that_is_gone_is_an_error() {
         let (ours, theirs) = StdStream::pair().unwrap();
-        let mut socket = JobSocket::new(ours).unwrap();
+        let mut socket = CellJobSocket::new(ours).unwrap();
         drop(theirs);
         assert_eq!(socket.send_job(b"job").await.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
         assert!(socket.start_waiting(b"").await.is_err());

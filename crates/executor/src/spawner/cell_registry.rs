@@ -27,7 +27,6 @@ use super::{
     cell_record::{CellRecord, CellState},
     home_target::{HomeMountPoint, HomeTarget},
     host_ids::GUEST_IDS,
-    host_setup,
     lock_watch::LockWatch,
     network_worker::NetworkAttacher,
     plan_cache::{CellPlanKind, PlanCache},
@@ -36,7 +35,7 @@ use super::{
     process_watch::CellWatch,
     scratch_dir::PendingRemovals,
     storage_mounter::StorageMounter,
-    template_connection::{ForkAnswer, TemplateConnection},
+    template_connection::{self, ForkAnswer, TemplateConnection},
 };
 use crate::protocol::{CellConfig, CellId, CellUsage, ProtocolError, SpawnKind};
 
@@ -103,7 +102,7 @@ impl<'a> CellRegistry<'a> {
             return self.spawn_driven_cell(cell, config, (runtime, kind), fds);
         }
         let [stdin, stdout, stderr, job, control] = fds;
-        if kind == SpawnKind::Template && host_setup::is_suid_dumpable() {
+        if kind == SpawnKind::Template && template_connection::is_suid_dumpable() {
             return Err(io::Error::other("no template can start while fs.suid_dumpable is 1"));
         }
         let plan_kind = match kind {

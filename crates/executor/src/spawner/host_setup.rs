@@ -395,10 +395,3 @@ fn mount_at(
 fn path_to_cstring(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }
-
-/// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked
-/// cell shares the memory of its template and changes its user, so that memory could be inspected.
-pub(super) fn is_suid_dumpable() -> bool {
-    let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
-    setting.is_ok_and(|setting| setting.trim() == "1")
-}

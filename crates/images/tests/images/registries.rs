@@ -492,6 +492,7 @@ async fn plain_http_is_for_this_host_only() {
 
 #[tokio::test]
 async fn a_registry_without_tls_is_named_and_not_asked_again() {
+    cloche_test_support::install_crypto();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let store = Store::new().await;
