@@ -73,6 +73,13 @@ impl TemplateConnection {
     }
 }
 
+/// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked
+/// cell shares the memory of its template and changes its user, so that memory could be inspected.
+pub(super) fn is_suid_dumpable() -> bool {
+    let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
+    setting.is_ok_and(|setting| setting.trim() == "1")
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -94,11 +101,4 @@ mod tests {
         };
         assert_eq!(lost, [CellId(7), CellId(8)]);
     }
-}
-
-/// Whether a process stays dumpable on this host after it has changed its user. Pid 1 of a forked
-/// cell shares the memory of its template and changes its user, so that memory could be inspected.
-pub(super) fn is_suid_dumpable() -> bool {
-    let setting = fs::read_to_string("/proc/sys/fs/suid_dumpable");
-    setting.is_ok_and(|setting| setting.trim() == "1")
 }
