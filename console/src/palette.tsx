@@ -23,6 +23,11 @@ export function watchKeys(openPalette: () => void, openHelp: () => void): () => 
       openPalette();
       return;
     }
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter" && event.target instanceof HTMLElement) {
+      // In a field of several lines, Enter alone begins another line.
+      event.target.closest("form")?.requestSubmit();
+      return;
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
     if (document.querySelector("dialog[open]") !== null) return;
     if (awaitsGoal) {

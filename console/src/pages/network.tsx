@@ -4,7 +4,7 @@ import { type Schemas, api, unwrap } from "../api/client";
 import { useSandboxes } from "../api/lists";
 import { hrefOf } from "../router";
 import { mayDevelop } from "../session";
-import { FormFoot, SelectField, TextField, useSubmit } from "../ui/form";
+import { FormFoot, SelectField, TextField, readNumber, useSubmit } from "../ui/form";
 import { formatBytes } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { List } from "../ui/list";
@@ -51,7 +51,7 @@ function PolicyForm({ sandbox, onClose, onSaved }: { sandbox: Sandbox; onClose: 
   );
   const names = ["network", "network_allow", ...LIMITS.map(([name]) => `network_limits.${name}`)];
   const { busy, problems, submit } = useSubmit(names, async () => {
-    const made = Object.fromEntries(LIMITS.filter(([name]) => (limits[name] ?? "") !== "").map(([name]) => [name, Number(limits[name])]));
+    const made = Object.fromEntries(LIMITS.filter(([name]) => (limits[name] ?? "") !== "").map(([name]) => [name, readNumber(limits[name] ?? "")]));
     const body = { network, network_allow: network === "allowlist" ? splitWords(rules) : [], network_limits: made };
     await unwrap(api.PATCH("/v1/admin/sandboxes/{id}", { params: { path: { id: sandbox.id } }, body }));
     onSaved();

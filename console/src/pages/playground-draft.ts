@@ -1,4 +1,6 @@
 // What is in the playground, kept in this tab until it is closed.
+import { readNumber } from "../ui/form";
+
 export interface DraftFile {
   name: string;
   size: number;
@@ -68,7 +70,7 @@ export function bodyOf(draft: Draft) {
     language: draft.language,
     ...(draft.thread === "" ? {} : { thread_id: draft.thread }),
     ...(draft.stdin === "" ? {} : { stdin: draft.stdin }),
-    ...(draft.timeout === "" ? {} : { timeout: Number(draft.timeout) }),
+    ...(draft.timeout === "" ? {} : { timeout: readNumber(draft.timeout) }),
     ...(Object.keys(variables).length === 0 ? {} : { env_vars: variables }),
     ...(Object.keys(metadata).length === 0 ? {} : { metadata }),
     ...(draft.files.length === 0 ? {} : { files: draft.files.map((file) => ({ name: file.name, content_base64: file.base64 })) }),

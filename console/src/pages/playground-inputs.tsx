@@ -3,7 +3,7 @@ import { useRef } from "preact/hooks";
 import { api, unwrap } from "../api/client";
 import { teamParam } from "../api/lists";
 import { teamName } from "../session";
-import { TextField, VariablesField } from "../ui/form";
+import { type Problems, TextField, VariablesField } from "../ui/form";
 import { formatBytes } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { toast } from "../ui/parts";
@@ -37,8 +37,9 @@ export function dropFiles(files: FileList | null | undefined, add: (files: Draft
 interface InputsProps {
   draft: Draft;
   change: (part: Partial<Draft>) => void;
+  problems: Problems;
 }
-export function PlaygroundInputs({ draft, change }: InputsProps) {
+export function PlaygroundInputs({ draft, change, problems }: InputsProps) {
   const picker = useRef<HTMLInputElement>(null);
   const threads = useQuery(
     async () => (await unwrap(api.GET("/v1/threads", { params: { query: { ...teamParam(), limit: 100 } } }))).threads.map((each) => each.thread_id),
@@ -47,9 +48,9 @@ export function PlaygroundInputs({ draft, change }: InputsProps) {
   return (
     <section class="card pad form" aria-label="Inputs">
       <div class="form-row">
-        <TextField label="Thread" name="thread_id" value={draft.thread} onChange={(thread) => change({ thread })}
-          placeholder="none: nothing is kept" list={threads.data} />
-        <TextField label="Timeout in seconds" name="timeout" value={draft.timeout} onChange={(timeout) => change({ timeout })} placeholder="60" inputMode="numeric" />
+        <TextField label="Thread" name="thread_id" value={draft.thread} onChange={(thread) => change({ thread })} problems={problems}
+          placeholder="none" list={threads.data} />
+        <TextField label="Timeout in seconds" name="timeout" value={draft.timeout} onChange={(timeout) => change({ timeout })} problems={problems} placeholder="60" inputMode="numeric" />
       </div>
       <div class="field">
         <span class="field-label">Files</span>
@@ -72,17 +73,17 @@ export function PlaygroundInputs({ draft, change }: InputsProps) {
           event.currentTarget.value = "";
         }} />
       </div>
-      <details open={draft.stdin !== ""}>
+      <details open={draft.stdin !== "" || problems.fields.stdin !== undefined}>
         <summary>Standard input</summary>
-        <TextField label="Standard input" name="stdin" rows={3} value={draft.stdin} onChange={(stdin) => change({ stdin })} />
+        <TextField label="Standard input" name="stdin" rows={3} value={draft.stdin} onChange={(stdin) => change({ stdin })} problems={problems} />
       </details>
-      <details open={draft.variables.length > 0}>
+      <details open={draft.variables.length > 0 || problems.fields.env_vars !== undefined}>
         <summary>Variables</summary>
-        <VariablesField rows={draft.variables} onChange={(variables) => change({ variables })} secrets={false} />
+        <VariablesField rows={draft.variables} onChange={(variables) => change({ variables })} secrets={false} problem={problems.fields.env_vars} />
       </details>
-      <details open={draft.metadata.length > 0}>
+      <details open={draft.metadata.length > 0 || problems.fields.metadata !== undefined}>
         <summary>Metadata</summary>
-        <VariablesField label="Metadata" rows={draft.metadata} onChange={(metadata) => change({ metadata })} secrets={false} />
+        <VariablesField label="Metadata" name="metadata" rows={draft.metadata} onChange={(metadata) => change({ metadata })} secrets={false} problem={problems.fields.metadata} />
       </details>
     </section>
   );

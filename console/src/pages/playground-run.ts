@@ -2,6 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import { type Schemas, api, fetchRaw, readLines, unwrap } from "../api/client";
 import { teamSearch } from "../api/lists";
+import { NO_PROBLEMS, type Problems, assignProblem } from "../ui/form";
 import { type OutputPiece, appendPiece } from "../ui/output";
 import { attempt } from "../ui/parts";
 import { type Draft, bodyOf } from "./playground-draft";
@@ -13,9 +14,13 @@ export interface Run {
   status: string | null;
   result: Schemas["ExecuteResult"] | null;
   problem: string | null;
+  /** What the server said about the inputs. */
+  refused: Problems;
 }
 
-const IDLE: Run = { state: "idle", pieces: [], traceId: null, status: null, result: null, problem: null };
+const INPUTS = ["thread_id", "timeout", "stdin", "env_vars", "metadata"];
+
+const IDLE: Run = { state: "idle", pieces: [], traceId: null, status: null, result: null, problem: null, refused: NO_PROBLEMS };
 
 type StreamEvent =
   | { type: "status"; trace_id: string }
@@ -54,7 +59,8 @@ export function useRun() {
       for await (const line of readLines(response)) take(line as StreamEvent);
       setRun((old) => (old.state === "done" ? old : { ...old, state: "done", problem: "The stream ended before the program did. Its details show how it went on." }));
     } catch (failure) {
-      setRun((old) => ({ ...old, state: "done", problem: failure instanceof Error ? failure.message : String(failure) }));
+      const refused = assignProblem(failure, INPUTS);
+      setRun((old) => ({ ...old, state: refused.other === null ? "idle" : "done", problem: refused.other, refused }));
     }
     current.current.busy = false;
   };

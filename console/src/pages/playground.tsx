@@ -129,7 +129,7 @@ function Workbench({ first }: { first: Draft }) {
             </header>
             <Editor value={draft.code} language={draft.language} label="Program" onChange={(code) => change({ code })} onSubmit={go} minHeight={300} maxHeight={560} />
           </section>
-          <PlaygroundInputs draft={draft} change={change} />
+          <PlaygroundInputs draft={draft} change={change} problems={run.refused} />
         </div>
         <RunPanel run={run} />
       </div>

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { type Schemas, api, unwrap } from "../api/client";
 import { teamParam } from "../api/lists";
 import { session, teamName } from "../session";
-import { CheckField, FormFoot, SelectField, TextField, VariablesField, fromVariableRows, toVariableRows, useSubmit } from "../ui/form";
+import { CheckField, FormFoot, SelectField, TextField, VariablesField, fromVariableRows, readNumber, toVariableRows, useSubmit } from "../ui/form";
 import { Dialog } from "../ui/parts";
 import { useQuery } from "../ui/query";
 
@@ -24,7 +24,7 @@ export function splitWords(text: string): string[] {
 }
 
 function numberOrNull(text: string): number | null {
-  return text.trim() === "" ? null : Number(text);
+  return text.trim() === "" ? null : readNumber(text);
 }
 
 function useSandboxDraft(sandbox: Schemas["SandboxRecord"] | null) {

@@ -84,7 +84,8 @@ function ConnectionForm({ current, onClose, onSaved }: FormProps) {
   const [readOnly, setReadOnly] = useState(current?.read_only ?? false);
   const [isPrivate, setIsPrivate] = useState(current?.allow_private_endpoint ?? false);
   const [check, setCheck] = useState(true);
-  const names = ["name", "kind", "bucket", "prefix", "endpoint", "region", "account", "credentials"];
+  const parts = (SECRET_PARTS[kind] ?? []).map(([name]) => name);
+  const names = ["name", "kind", "bucket", "prefix", "endpoint", "region", "account", "credentials", ...parts];
   const { busy, problems, submit } = useSubmit(names, async () => {
     const optional = Object.fromEntries(["prefix", "endpoint", "region", "account"].filter((name) => (text[name] ?? "") !== "").map((name) => [name, text[name]]));
     const given = Object.fromEntries(Object.entries(secrets).filter(([, value]) => value !== ""));

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { type Schemas, api, unwrap } from "../api/client";
 import { chooseTeam, teamName } from "../session";
-import { FormFoot, SelectField, TextField, useSubmit } from "../ui/form";
+import { FormFoot, SelectField, TextField, readNumber, useSubmit } from "../ui/form";
 import { Time, formatBytes } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { List } from "../ui/list";
@@ -62,7 +62,7 @@ function TeamForm({ current, onClose, onSaved }: { current: Team | null; onClose
   const numbers = ["max_concurrency", "max_timeout_seconds", "monthly_credits", "storage_bytes"] as const;
   const { busy, problems, submit } = useSubmit(Object.keys(text), async () => {
     const plan = text.plan as Schemas["PlanName"];
-    const limits = Object.fromEntries(numbers.map((name) => [name, (text[name] ?? "") === "" ? null : Number(text[name])]));
+    const limits = Object.fromEntries(numbers.map((name) => [name, (text[name] ?? "") === "" ? null : readNumber(text[name] ?? "")]));
     if (current === null) {
       const given = Object.fromEntries(Object.entries(limits).filter(([, value]) => value !== null));
       await unwrap(api.POST("/v1/admin/teams", { body: { name: text.name ?? "", plan, ...given } }));

@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { type Schemas, api, unwrap } from "../api/client";
 import { teamParam } from "../api/lists";
 import { mayOwn, session, teamName } from "../session";
-import { FormFoot, TextField, useSubmit } from "../ui/form";
+import { FormFoot, TextField, readNumber, useSubmit } from "../ui/form";
 import { Time, formatBytes, formatNumber } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { List } from "../ui/list";
@@ -64,7 +64,8 @@ function VolumeForm({ current, onClose, onSaved }: { current: Volume | null; onC
   const [name, setName] = useState(current?.name ?? "");
   const [size, setSize] = useState(String((current?.quota_bytes ?? GIB) / GIB));
   const { busy, problems, submit } = useSubmit(["name", "quota_bytes"], async () => {
-    const quota = Math.round(Number(size) * GIB);
+    const gibibytes = readNumber(size);
+    const quota = typeof gibibytes === "number" ? Math.round(gibibytes * GIB) : gibibytes;
     if (current === null) {
       const team = teamParam().team ?? session.value?.team?.name ?? teamName.value;
       await unwrap(api.POST("/v1/admin/volumes", { body: { name, quota_bytes: quota, team } }));

@@ -11,18 +11,30 @@ export interface Problems {
   other: string | null;
 }
 
-const NO_PROBLEMS: Problems = { fields: {}, other: null };
+export const NO_PROBLEMS: Problems = { fields: {}, other: null };
 
-/** Finds the field that a message of the server is about: it begins with the field's name. */
+/**
+ * Finds the field that a message of the server is about: it begins with the field's name. A name that
+ * something else has is the first field, unless another one is named.
+ */
 export function assignProblem(failure: unknown, names: string[]): Problems {
-  const message = failure instanceof Error ? failure.message : String(failure);
+  const said = failure instanceof Error ? failure.message : String(failure);
+  // A person who fills in a form does not know the body, so its path is left out.
+  const message = said.replace(/ at line \d+ column \d+$/, "");
   if (!(failure instanceof ApiFailure) || failure.status === 0) return { fields: {}, other: message };
   const plain = message.replace(/^the /, "");
   const sorted = [...names].sort((a, b) => b.length - a.length);
-  const found = sorted.find((name) => {
-    const next = plain.startsWith(name) ? plain.slice(name.length, name.length + 1) : null;
+  const named = (text: string) => sorted.find((name) => {
+    const next = text.startsWith(name) ? text.slice(name.length, name.length + 1) : null;
     return next !== null && !/[A-Za-z0-9_]/.test(next);
-  }) ?? sorted.find((name) => new RegExp(`\\b${name.replaceAll(".", "\\.")}\\b`).test(plain));
+  });
+  const first = named(plain);
+  // `credentials: account_key is missing` is about a part that has a field of its own.
+  const part = first === undefined ? undefined : named(plain.slice(first.length).replace(/^: /, ""));
+  const found = part ?? first
+    ?? (/environment variable name/.test(plain) ? names.find((name) => name === "env_vars" || name === "env") : undefined)
+    ?? (failure.code === "conflict" && /already/.test(plain) ? names[0] : undefined)
+    ?? sorted.find((name) => new RegExp(`\\b${name.replaceAll(".", "\\.")}\\b`).test(plain));
   return found === undefined ? { fields: {}, other: message } : { fields: { [found]: message }, other: null };
 }
 
@@ -35,16 +47,15 @@ export function useSubmit(names: string[], send: () => Promise<void>) {
     if (busy) return;
     setBusy(true);
     setProblems(NO_PROBLEMS);
+    const form = event?.target instanceof HTMLElement ? event.target : document;
     try {
       await send();
     } catch (failure) {
       const found = assignProblem(failure, names);
       setProblems(found);
       const first = Object.keys(found.fields)[0];
-      if (first !== undefined) {
-        const form = event?.target instanceof HTMLElement ? event.target : document;
-        form.querySelector<HTMLElement>(`[data-field="${first}"]`)?.focus();
-      }
+      // The field may be disabled or folded until the form is rendered again.
+      if (first !== undefined) setTimeout(() => form.querySelector<HTMLElement>(`[data-field="${first}"]`)?.focus());
     }
     setBusy(false);
   };
@@ -181,6 +192,15 @@ export function FormFoot({ problems, busy, action, onCancel }: FootProps) {
   );
 }
 
+/**
+ * A number as the API takes it. A text that is none is sent as it was typed, so that the server
+ * refuses it by the name of its field; `NaN` would become null, which the API takes for absent.
+ */
+export function readNumber(text: string): number {
+  const number = Number(text);
+  return text.trim() === "" || Number.isNaN(number) ? (text as unknown as number) : number;
+}
+
 // ---- Environment variables.
 
 export interface VariableRow {
@@ -214,17 +234,23 @@ interface VariablesProps {
   onChange: (rows: VariableRow[]) => void;
   secrets?: boolean;
   problem?: string | undefined;
+  name?: string;
   label?: string;
 }
-export function VariablesField({ rows, onChange, secrets = true, problem, label = "Environment variables" }: VariablesProps) {
+export function VariablesField({ rows, onChange, secrets = true, problem, name = "env_vars", label = "Environment variables" }: VariablesProps) {
+  const id = useId();
   const change = (at: number, part: Partial<VariableRow>) =>
     onChange(rows.map((row, index) => (index === at ? { ...row, ...part } : row)));
+  // A message names the variable, or is about all of them.
+  const named = rows.filter((row) => row.name !== "" && problem !== undefined && problem.includes(row.name));
+  const complaintOf = (row: VariableRow) => (problem !== undefined && (named.length === 0 || named.includes(row))
+    ? { "aria-invalid": "true" as const, "aria-describedby": `${id}-problem`, "data-field": name } : {});
   return (
     <fieldset class="variables">
       <legend class="field-label">{label}</legend>
       {rows.map((row, at) => (
         <div class="variable" key={at}>
-          <input class="input mono" aria-label={`Name of variable ${at + 1}`} placeholder="NAME" value={row.name}
+          <input class="input mono" aria-label={`Name of variable ${at + 1}`} placeholder="NAME" value={row.name} {...complaintOf(row)}
             onInput={(event) => change(at, { name: event.currentTarget.value })} />
           <input class="input mono" aria-label={`Value of variable ${at + 1}`}
             placeholder={row.stored !== null ? "stored; type to replace" : "value"} value={row.value}
@@ -244,7 +270,7 @@ export function VariablesField({ rows, onChange, secrets = true, problem, label 
       <button type="button" class="button small" onClick={() => onChange([...rows, { name: "", value: "", secret: false, stored: null }])}>
         <Icon name="plus" /> Add variable
       </button>
-      {problem !== undefined && <p class="problem" role="alert">{problem}</p>}
+      {problem !== undefined && <p class="problem" id={`${id}-problem`} role="alert">{problem}</p>}
     </fieldset>
   );
 }
