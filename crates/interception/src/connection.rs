@@ -52,6 +52,11 @@ const LAST_REPLIES: Duration = Duration::from_secs(30);
 const HEAD_BYTES: usize = 64 << 10;
 /// The most requests at once on one connection.
 const STREAMS: u32 = 64;
+/// How much of the bodies of requests a cell may send ahead on one connection.
+const CELL_WINDOW: u32 = 256 << 10;
+/// How much of one body waits for a receiver that does not read, in either direction. The library's
+/// own limits are so high that one connection could take 25 MB, and a cell has 256 connections.
+pub(crate) const SEND_BUFFER: usize = 16 << 10;
 
 /// What became of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -228,6 +233,9 @@ async fn serve_http2<C>(
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(CELL_WINDOW)
+        .initial_connection_window_size(CELL_WINDOW)
+        .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(HEAD_BYTES as u32)
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);

@@ -46,6 +46,9 @@ pub enum InterceptionError {
     /// The credential cannot be looked for in replies.
     #[error("a credential cannot be looked for in replies")]
     Redaction(#[from] aho_corasick::BuildError),
+    /// The same, when its forms were ready to be read.
+    #[error("a credential cannot be looked for in replies")]
+    Search(#[from] aho_corasick::MatchError),
 }
 
 /// The interception of one run: its credentials, and a certificate authority that only its cell

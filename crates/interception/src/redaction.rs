@@ -4,92 +4,136 @@
 //! HTML escapes. Every found byte becomes a star, so lengths stay as they were. Bytes are held back
 //! only while they could be the beginning of a secret, so a stream keeps flowing.
 
-use std::fmt::Write as _;
+use std::{collections::HashMap, fmt::Write as _};
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind, BuildError, MatchKind};
+use aho_corasick::{
+    Anchored,
+    automaton::{Automaton, StateID},
+    nfa::contiguous::NFA,
+};
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD},
 };
 
+use crate::InterceptionError;
+
 /// The shortest text that is looked for: a shorter one would be found by chance.
 const SHORTEST: usize = 8;
 const STAR: u8 = b'*';
 
-/// The forms of the secrets of a session.
+/// The forms of the secrets of a session, in upper and lower case.
 pub(crate) struct SecretForms {
-    forms: Vec<Vec<u8>>,
-    automaton: AhoCorasick,
+    automaton: NFA,
+    start: StateID,
+    /// How many bytes of a form have been read in each state.
+    depths: HashMap<StateID, usize>,
+}
+
+/// A form that was found.
+struct FoundForm {
+    end: usize,
+    len: usize,
 }
 
 impl SecretForms {
     /// All forms of these secrets.
-    pub(crate) fn new<'a>(secrets: impl Iterator<Item = &'a str>) -> Result<Self, BuildError> {
-        let mut forms: Vec<Vec<u8>> = secrets.flat_map(list_forms).collect();
+    pub(crate) fn new<'a>(
+        secrets: impl Iterator<Item = &'a str>,
+    ) -> Result<Self, InterceptionError> {
+        // The automaton reads both cases as one, so forms that differ in it are one form.
+        let mut forms: Vec<Vec<u8>> =
+            secrets.flat_map(list_forms).map(|form| form.to_ascii_lowercase()).collect();
         forms.retain(|form| form.len() >= SHORTEST);
         forms.sort();
         forms.dedup();
-        let automaton = AhoCorasick::builder()
-            .match_kind(MatchKind::Standard)
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
-            .build(&forms)?;
-        Ok(Self { forms, automaton })
+        let automaton = NFA::builder().ascii_case_insensitive(true).build(&forms)?;
+        let start = automaton.start_state(Anchored::No)?;
+        let mut depths = HashMap::from([(start, 0)]);
+        for form in &forms {
+            let mut state = start;
+            for (at, byte) in form.iter().enumerate() {
+                state = automaton.next_state(Anchored::No, state, *byte);
+                depths.insert(state, at + 1);
+            }
+        }
+        Ok(Self { automaton, start, depths })
     }
 
     /// The bytes with every form of a secret starred out; `None` if there is none.
     pub(crate) fn redact(&self, bytes: &[u8]) -> Option<Vec<u8>> {
-        let mut redacted = None;
-        for found in self.automaton.find_overlapping_iter(bytes) {
-            let redacted = redacted.get_or_insert_with(|| bytes.to_vec());
-            redacted[found.range()].fill(STAR);
-        }
-        redacted
+        let (_, found) = self.read(self.start, bytes);
+        (!found.is_empty()).then(|| {
+            let mut redacted = bytes.to_vec();
+            star_out(&mut redacted, 0, &found);
+            redacted
+        })
     }
 
-    /// The length of the longest end of these bytes that is the beginning of a form.
-    fn open_end(&self, bytes: &[u8]) -> usize {
-        let open = |form: &Vec<u8>| {
-            let window = bytes.len().min(form.len() - 1);
-            let tail = &bytes[bytes.len() - window..];
-            let starts = tail.iter().enumerate().filter(|(_, byte)| **byte == form[0]);
-            let mut ends = starts.map(|(at, _)| &tail[at..]);
-            ends.find(|end| form.starts_with(end)).map_or(0, <[u8]>::len)
-        };
-        self.forms.iter().map(open).max().unwrap_or(0)
+    /// Reads bytes from a state on. Returns the state after them, and for each place where forms
+    /// end the longest of them. The work is the same for each byte, however long the forms are.
+    fn read(&self, mut state: StateID, bytes: &[u8]) -> (StateID, Vec<FoundForm>) {
+        let mut found = Vec::new();
+        for (at, byte) in bytes.iter().enumerate() {
+            state = self.automaton.next_state(Anchored::No, state, *byte);
+            if self.automaton.is_match(state) {
+                found.push(FoundForm { end: at + 1, len: self.longest_form(state) });
+            }
+        }
+        (state, found)
+    }
+
+    fn longest_form(&self, state: StateID) -> usize {
+        let forms = 0..self.automaton.match_len(state);
+        let len = |at| self.automaton.pattern_len(self.automaton.match_pattern(state, at));
+        forms.map(len).max().unwrap_or(0)
+    }
+}
+
+/// Stars out what was found in the bytes after the first `before` ones, each byte once.
+fn star_out(bytes: &mut [u8], before: usize, found: &[FoundForm]) {
+    let mut starred_from = bytes.len();
+    for form in found.iter().rev() {
+        let end = before + form.end;
+        let start = end.saturating_sub(form.len);
+        if start < starred_from {
+            bytes[start..end.min(starred_from)].fill(STAR);
+            starred_from = start;
+        }
     }
 }
 
 /// Redacts a stream of bytes, chunk by chunk.
 #[derive(Default)]
 pub(crate) struct StreamRedactor {
-    /// The bytes that are held back, as they came.
+    /// `None` at the beginning.
+    state: Option<StateID>,
+    /// The last bytes, as they will go out: as many as could be the beginning of a form.
     held: Vec<u8>,
-    /// The same bytes as they will go out.
-    redacted: Vec<u8>,
 }
 
 impl StreamRedactor {
     /// Takes a chunk, and returns the bytes that can go out.
     pub(crate) fn push(&mut self, forms: &SecretForms, chunk: &[u8]) -> Vec<u8> {
+        let (state, found) = forms.read(self.state.unwrap_or(forms.start), chunk);
+        let before = self.held.len();
         self.held.extend_from_slice(chunk);
-        self.redacted.extend_from_slice(chunk);
-        for found in forms.automaton.find_overlapping_iter(&self.held) {
-            self.redacted[found.range()].fill(STAR);
-        }
-        let out = self.held.len() - forms.open_end(&self.held);
-        self.held.drain(..out);
-        self.redacted.drain(..out).collect()
+        star_out(&mut self.held, before, &found);
+        self.state = Some(state);
+        let open = forms.depths.get(&state).map_or(self.held.len(), |depth| *depth);
+        let out = self.held.len().saturating_sub(open);
+        self.held.drain(..out).collect()
     }
 
     /// The bytes that are still held back, at the end of the stream.
     pub(crate) fn finish(&mut self) -> Vec<u8> {
-        self.held.clear();
-        std::mem::take(&mut self.redacted)
+        self.state = None;
+        std::mem::take(&mut self.held)
     }
 
     /// Whether bytes are held back.
     pub(crate) fn holds_any(&self) -> bool {
-        !self.redacted.is_empty()
+        !self.held.is_empty()
     }
 }
 
@@ -264,6 +308,28 @@ mod tests {
         let forms = SecretForms::new(["aaaabbbb", "xaaaabbbbyyyy"].into_iter()).unwrap();
         assert_eq!(stream(&forms, &[b"-xaaaabbbb", b"-"]), b"-x********-");
         assert_eq!(stream(&forms, &[b"-xaaaabb", b"bbyyyy-"]), b"-*************-");
+    }
+
+    #[test]
+    fn a_secret_in_another_case_is_starred_out() {
+        let forms = forms("Sk-Live-abcDEF");
+        assert_eq!(forms.redact(b"x-sk-live-ABCdef-y").unwrap(), b"x-**************-y");
+    }
+
+    /// A server that knows the credential can send its beginning again and again, byte by byte. If
+    /// each byte cost as much as what is held back, this would take an hour.
+    #[test]
+    fn the_work_for_a_byte_does_not_grow_with_what_is_held_back() {
+        let secret = "a".repeat(8000) + "b";
+        let forms = forms(&secret);
+        let (mut redactor, mut out) = (StreamRedactor::default(), Vec::new());
+        for _ in 0..200_000 {
+            out.extend(redactor.push(&forms, b"a"));
+        }
+        out.extend(redactor.push(&forms, b"b"));
+        out.extend(redactor.finish());
+        assert_eq!(out, ["a".repeat(192_000), "*".repeat(8001)].concat().into_bytes());
+        assert_eq!(forms.redact("a".repeat(200_000).as_bytes()), None);
     }
 
     proptest! {

@@ -189,7 +189,10 @@ pub(crate) fn prepare_response(
         return Err(RequestRefusal::UpgradedReply);
     }
     let is_identity = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
-    if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_identity) {
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !head.headers.get_all(CONTENT_ENCODING).iter().all(is_identity)
+        || !head.headers.get_all(TRANSFER_ENCODING).iter().all(is_chunked)
+    {
         return Err(RequestRefusal::EncodedReply);
     }
     let closes = head.version < Version::HTTP_11
@@ -208,8 +211,13 @@ pub(crate) fn prepare_response(
     Ok(closes)
 }
 
-/// Stars out secrets in the values of headers or trailers.
+/// Stars out secrets in the values of headers or trailers. Those with one in their name are removed.
 pub(crate) fn redact_headers(headers: &mut HeaderMap, forms: &SecretForms) {
+    let has_secret = |name: &&HeaderName| forms.redact(name.as_str().as_bytes()).is_some();
+    let names: Vec<HeaderName> = headers.keys().filter(has_secret).cloned().collect();
+    for name in &names {
+        headers.remove(name);
+    }
     for value in headers.values_mut() {
         if let Some(redacted) = forms.redact(value.as_bytes()) {
             *value = HeaderValue::from_bytes(&redacted)

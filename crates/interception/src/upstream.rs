@@ -20,13 +20,13 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::{InterceptionError, authority::ChosenProtocol};
+use crate::{InterceptionError, authority::ChosenProtocol, connection::SEND_BUFFER};
 
 /// The most bytes of the heads of a reply.
 const HEAD_BYTES: usize = 64 << 10;
 /// How much a server may send ahead on one stream, and on one connection.
 const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 512 << 10;
 
 /// The settings for verified connections. There are no others.
 pub(crate) fn client_config(
@@ -145,6 +145,7 @@ where
             let (sender, connection) = http2::Builder::new(TokioExecutor::new())
                 .initial_stream_window_size(STREAM_WINDOW)
                 .initial_connection_window_size(CONNECTION_WINDOW)
+                .max_send_buf_size(SEND_BUFFER)
                 .max_header_list_size(HEAD_BYTES as u32)
                 .handshake(io)
                 .await

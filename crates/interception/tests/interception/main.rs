@@ -145,6 +145,28 @@ async fn a_compressed_reply_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_reply_with_a_coding_of_the_transfer_is_dropped() {
+    let internet = TestInternet::start(&[credential("api", "bearer", SECRET)], BOTH).await;
+    let get = request(Version::HTTP_11, HOST, "/coding").body(empty()).unwrap();
+    let reply = send(&internet, Version::HTTP_11, get).await;
+    assert_eq!(reply.status(), StatusCode::BAD_GATEWAY);
+    assert!(text(reply).await.contains("compressed"));
+}
+
+#[tokio::test]
+async fn a_header_with_the_secret_in_its_name_is_removed() {
+    let credentials = [credential("api", "header X-Api-Key", "Sk-Live-0123456789")];
+    for version in VERSIONS {
+        let internet = TestInternet::start(&credentials, BOTH).await;
+        let get = request(version, HOST, "/names").body(empty()).unwrap();
+        let reply = send(&internet, version, get).await;
+        assert_eq!(reply.headers()["x-other"], "1");
+        let names: Vec<_> = reply.headers().keys().map(ToString::to_string).collect();
+        assert!(!names.iter().any(|name| name.contains("sk-live")), "{names:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_event_arrives_while_the_stream_is_open() {
     let credentials = [credential("api", "bearer", SECRET)];
     for version in VERSIONS {
@@ -154,6 +176,34 @@ async fn an_event_arrives_while_the_stream_is_open() {
         let frame = body.frame().await.unwrap().unwrap();
         assert_eq!(frame.into_data().unwrap(), "data: one\n\n");
     }
+}
+
+/// A cell that asks for a lot and reads nothing.
+#[tokio::test]
+async fn replies_that_a_cell_does_not_read_are_kept_back_at_the_server() {
+    const REQUESTS: usize = 64;
+    let internet = TestInternet::start(&[credential("api", "bearer", SECRET)], BOTH).await;
+    let (stream, _serving) = internet.connect_tls(HOST, &["h2"]).await.unwrap();
+    let (mut sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1 << 30)
+        .initial_connection_window_size(1 << 30)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    let ask = || request(Version::HTTP_2, HOST, "/endless").body(empty()).unwrap();
+    let replies: Vec<_> = (0..REQUESTS).map(|_| sender.send_request(ask())).collect();
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => panic!("the connection ended"),
+        replies = futures::future::join_all(replies) => assert_eq!(replies.len(), REQUESTS),
+    }
+    // From here on the cell reads nothing.
+    internet.server.endless().released.add_permits(REQUESTS);
+    let large = request(Version::HTTP_2, HOST, "/large").body(empty()).unwrap();
+    let body = send(&internet, Version::HTTP_2, large).await.into_body().collect().await.unwrap();
+    assert_eq!(body.to_bytes().len(), 32 << 20);
+    let sent = internet.server.endless().sent.load(std::sync::atomic::Ordering::Relaxed);
+    assert!((1 << 20..12 << 20).contains(&sent), "{sent} bytes were taken from the server");
 }
 
 #[tokio::test]

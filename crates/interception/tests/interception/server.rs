@@ -4,7 +4,10 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -29,6 +32,7 @@ use rustls::{
 use tokio::{
     io::DuplexStream,
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinHandle,
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector, client::TlsStream};
@@ -71,6 +75,13 @@ impl TestAuthority {
 pub(crate) struct TestServer {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<SeenRequest>>>,
+    endless: Arc<EndlessReplies>,
+}
+
+/// Replies that begin when they are released, and never end.
+pub(crate) struct EndlessReplies {
+    pub(crate) released: Semaphore,
+    pub(crate) sent: AtomicUsize,
 }
 
 impl TestServer {
@@ -90,8 +101,15 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let seen = Arc::default();
-        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), Arc::clone(&seen)));
-        Self { address, seen }
+        let (released, sent) = (Semaphore::new(0), AtomicUsize::new(0));
+        let endless = Arc::new(EndlessReplies { released, sent });
+        let replies = Replies { seen: Arc::clone(&seen), endless: Arc::clone(&endless) };
+        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), replies));
+        Self { address, seen, endless }
+    }
+
+    pub(crate) fn endless(&self) -> &EndlessReplies {
+        &self.endless
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -103,18 +121,28 @@ impl TestServer {
     }
 }
 
-async fn accept(listener: TcpListener, tls: TlsAcceptor, seen: Arc<Mutex<Vec<SeenRequest>>>) {
+/// What all connections of a server share.
+#[derive(Clone)]
+struct Replies {
+    seen: Arc<Mutex<Vec<SeenRequest>>>,
+    endless: Arc<EndlessReplies>,
+}
+
+async fn accept(listener: TcpListener, tls: TlsAcceptor, replies: Replies) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (tls, seen) = (tls.clone(), Arc::clone(&seen));
+        let (tls, replies) = (tls.clone(), replies.clone());
         tokio::spawn(async move {
             let Ok(stream) = tls.accept(stream).await else { return };
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            let service = service_fn(move |request| reply(Arc::clone(&seen), request));
+            let service = service_fn(move |request| reply(replies.clone(), request));
             let io = TokioIo::new(stream);
             if is_http2 {
-                let _ =
-                    http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await;
+                // It keeps little itself, so that what it has sent is at the other end.
+                let _ = http2::Builder::new(TokioExecutor::new())
+                    .max_send_buf_size(16 << 10)
+                    .serve_connection(io, service)
+                    .await;
             } else {
                 let _ = http1::Builder::new().serve_connection(io, service).await;
             }
@@ -129,7 +157,7 @@ fn full(text: impl Into<Bytes>) -> ReplyBody {
 }
 
 async fn reply(
-    seen: Arc<Mutex<Vec<SeenRequest>>>,
+    replies: Replies,
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let (head, body) = request.into_parts();
@@ -141,7 +169,7 @@ async fn reply(
         headers: head.headers.clone(),
         body: body.clone(),
     };
-    seen.lock().unwrap().push(one);
+    replies.seen.lock().unwrap().push(one);
     let echo = format!("{} {target} {:?}", head.method, head.headers);
     let mut response = Response::new(full(""));
     match head.uri.path() {
@@ -162,15 +190,20 @@ async fn reply(
             response.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
             *response.body_mut() = full(echo);
         }
-        "/sse" => *response.body_mut() = events(),
-        "/trailers" => {
-            let mut trailers = HeaderMap::new();
-            trailers.insert("grpc-message", SECRET.parse().unwrap());
-            trailers.insert("grpc-status", "0".parse().unwrap());
-            let frames = [Frame::data(Bytes::from("body")), Frame::trailers(trailers)];
-            let frames = futures::stream::iter(frames.map(Ok::<_, Infallible>));
-            *response.body_mut() = BodyExt::boxed(StreamBody::new(frames));
+        "/coding" => {
+            response.headers_mut().insert("transfer-encoding", "gzip, chunked".parse().unwrap());
+            *response.body_mut() = full(echo);
         }
+        "/names" => {
+            let key = head.headers["x-api-key"].to_str().unwrap();
+            let name: hyper::header::HeaderName = format!("x-got-{key}").parse().unwrap();
+            response.headers_mut().insert(name, "1".parse().unwrap());
+            response.headers_mut().insert("x-other", "1".parse().unwrap());
+        }
+        "/endless" => *response.body_mut() = send_endlessly(replies.endless),
+        "/large" => *response.body_mut() = full(vec![b'x'; 32 << 20]),
+        "/sse" => *response.body_mut() = events(),
+        "/trailers" => *response.body_mut() = secret_in_trailers(),
         "/split" => {
             let (one, two) = SECRET.split_at(9);
             let frames = ["before ", one, two, " after"].map(|part| Ok(Frame::data(part.into())));
@@ -182,6 +215,27 @@ async fn reply(
         _ => *response.body_mut() = full(echo),
     }
     Ok(response)
+}
+
+fn secret_in_trailers() -> ReplyBody {
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-message", SECRET.parse().unwrap());
+    trailers.insert("grpc-status", "0".parse().unwrap());
+    let frames = [Frame::data(Bytes::from("body")), Frame::trailers(trailers)];
+    let frames = futures::stream::iter(frames.map(Ok::<_, Infallible>));
+    BodyExt::boxed(StreamBody::new(frames))
+}
+
+fn send_endlessly(endless: Arc<EndlessReplies>) -> ReplyBody {
+    const FRAME: usize = 16 << 10;
+    let frames = futures::stream::unfold((endless, false), |(endless, is_released)| async move {
+        if !is_released {
+            endless.released.acquire().await.unwrap().forget();
+        }
+        endless.sent.fetch_add(FRAME, Ordering::Relaxed);
+        Some((Ok(Frame::data(Bytes::from(vec![b'x'; FRAME]))), (endless, true)))
+    });
+    BodyExt::boxed(StreamBody::new(frames))
 }
 
 /// Events that never end: one at once, and no other.
