@@ -35,7 +35,7 @@ use crate::{
 };
 
 mod certificate;
-mod descriptors;
+pub(crate) mod descriptors;
 mod greeting;
 mod heap;
 mod providers;

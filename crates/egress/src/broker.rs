@@ -11,6 +11,7 @@
 //! | `dns`, `resolver` | answers to the cell, and questions to the host's name servers |
 //! | `connect`, `first_bytes`, `http_proxy` | TCP: dialling, and the check of names |
 //! | `interception` | TLS to hosts with a credential |
+//! | `relay_places` | how many connections the broker relays itself |
 //! | `session` | one session: its worker, its tasks, its report |
 
 mod connect;
@@ -23,6 +24,7 @@ mod http_proxy;
 mod interception;
 mod pins;
 mod policy;
+mod relay_places;
 mod resolver;
 mod scan;
 mod session;
@@ -43,6 +45,7 @@ use crate::{
     protocol::{BrokerReply, BrokerRequest, MAX_CONTROL_PACKET, PacketSocket, set_packet_buffers},
 };
 use floor::AddressFloor;
+use relay_places::RelayPlaces;
 use resolver::Resolver;
 use session::{SessionCommand, start_session};
 
@@ -67,6 +70,7 @@ struct BrokerShared {
     ipv6: bool,
     /// The operator's own certificate authorities, in PEM.
     authorities: String,
+    relay_places: Arc<RelayPlaces>,
 }
 
 async fn serve_control(control: Arc<PacketSocket>) -> io::Result<()> {
@@ -133,6 +137,7 @@ fn configure(settings: EgressSettings) -> BrokerShared {
         resolver: Resolver::new(settings.resolvers),
         ipv6,
         authorities: settings.authorities,
+        relay_places: RelayPlaces::within_descriptors(),
     }
 }
 

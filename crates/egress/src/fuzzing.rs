@@ -10,7 +10,10 @@ use cloche_model::NetworkLimits;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
 use crate::{
-    broker::fuzzing::{check_asked_name, check_first_bytes},
+    broker::fuzzing::{
+        check_asked_name, check_dns_answer, check_first_bytes, check_plain_requests,
+        check_worker_messages,
+    },
     protocol::{
         FlowRefusal, MAX_STACK_PACKET, StackMessage, WorkerMessage, decode_message, encode_message,
         receive_packet, send_packet,
@@ -66,6 +69,21 @@ pub fn check_query(bytes: &[u8]) {
 /// Bytes as the first bytes of a connection: more bytes never turn one verdict into another.
 pub fn check_hello(bytes: &[u8]) {
     check_first_bytes(bytes);
+}
+
+/// Bytes as the answer of a name server.
+pub fn check_name_server(bytes: &[u8]) {
+    check_dns_answer(bytes);
+}
+
+/// Bytes as what a guest sends on a connection of plain HTTP under an allowlist.
+pub fn check_http(bytes: &[u8]) {
+    check_plain_requests(bytes);
+}
+
+/// Bytes as the messages of a stack worker that has been broken into.
+pub fn check_worker(bytes: &[u8]) {
+    check_worker_messages(bytes);
 }
 
 /// A broker that answers by the last bits of the port.
@@ -152,6 +170,21 @@ mod tests {
     #[test]
     fn the_seeds_of_first_bytes_hold() {
         replay("first_bytes", check_hello);
+    }
+
+    #[test]
+    fn the_seeds_of_answers_hold() {
+        replay("dns_answer", check_name_server);
+    }
+
+    #[test]
+    fn the_seeds_of_plain_requests_hold() {
+        replay("plain_requests", check_http);
+    }
+
+    #[test]
+    fn the_seeds_of_worker_messages_hold() {
+        replay("worker_messages", check_worker);
     }
 
     /// Numbers that look random and are the same in every run.

@@ -79,7 +79,9 @@ impl WebhookSender {
         let url = address_guard::parse_webhook_url(field, url)?;
         match self.guard.resolve_allowed(&url).await {
             Ok(_) | Err(address_guard::BlockedUrl::Unresolved(_)) => Ok(()),
-            Err(address_guard::BlockedUrl::Address(_)) => Err(Invalid::new(format!(
+            Err(
+                address_guard::BlockedUrl::Address(_) | address_guard::BlockedUrl::OwnAddress(_),
+            ) => Err(Invalid::new(format!(
                 "{field} points at an address that webhooks may not be sent to"
             ))),
         }

@@ -1,12 +1,12 @@
-//! Runs in: server (no capabilities).
+//! Runs in: server (no capabilities), broker (no capabilities).
 //!
-//! The limit of open files and sockets of the server. The spawner starts before the limit is
-//! raised, so no cell inherits it.
+//! The limit of open files and sockets of the server, and of its broker. The spawner starts before
+//! the limit is raised, so no cell inherits it.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the soft limit to the hard one. Returns the limit in effect.
-pub(super) fn raise_limit() -> u64 {
+pub(crate) fn raise_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };

@@ -24,6 +24,7 @@ use super::{
     floor::PermittedAddress,
     http_proxy,
     policy::{Grant, judge_tcp, judge_udp, requires_name},
+    relay_places::RelayPlace,
     session::{Session, deadline},
 };
 use crate::{
@@ -124,12 +125,25 @@ async fn attach_stream(session: &Session, id: FlowId, stream: TcpStream, sent: u
     }
 }
 
-/// Gives the worker one end of a pair, through which the broker sees every byte of the guest.
-async fn attach_pair(session: &Session, id: FlowId) -> io::Result<UnixStream> {
-    let (ours, workers) = UnixStream::pair()?;
-    let workers = OwnedFd::from(workers.into_std()?);
-    session.attach(id, 0, &workers).await;
-    Ok(ours)
+/// Gives the worker one end of a pair, through which the broker sees every byte of the guest. The
+/// place is to be held until the connection ends. `None` if the connection was refused instead.
+async fn attach_pair(
+    session: &Session,
+    id: FlowId,
+    remote: SocketAddr,
+) -> Option<(UnixStream, RelayPlace)> {
+    let Some(place) = session.relay_places.take() else {
+        session.count_denied_address(remote, NetworkProtocol::Tcp, DenialReason::LimitReached);
+        session.refuse(id, FlowRefusal::Reset).await;
+        return None;
+    };
+    let pair = UnixStream::pair().and_then(|(ours, workers)| Ok((ours, workers.into_std()?)));
+    let Ok((ours, workers)) = pair else {
+        session.refuse(id, FlowRefusal::Reset).await;
+        return None;
+    };
+    session.attach(id, 0, &OwnedFd::from(workers)).await;
+    Some((ours, place))
 }
 
 /// A connection that is allowed by name, or one whose name may have a credential.
@@ -235,9 +249,9 @@ impl NamedConnection<'_> {
         let (session, port) = (self.session, self.remote.port());
         match &name {
             Some(shown) if self.names.contains(shown) && session.is_bound(shown, port) => {
-                match attach_pair(session, self.id).await {
-                    Ok(guest) => session.intercept((guest, upstream), shown, port).await,
-                    Err(_) => session.refuse(self.id, FlowRefusal::Reset).await,
+                let pair = attach_pair(session, self.id, self.remote).await;
+                if let Some((guest, _place)) = pair {
+                    session.intercept((guest, upstream), shown, port).await;
                 }
             }
             Some(shown) if self.names.contains(shown) => self.pass(upstream, bytes).await,
@@ -286,9 +300,8 @@ impl NamedConnection<'_> {
 
     /// HTTP: every request of the connection has to name an allowed host.
     async fn proxy_http(&self, upstream: TcpStream) {
-        let Ok(guest) = attach_pair(self.session, self.id).await else {
-            return self.session.refuse(self.id, FlowRefusal::Reset).await;
-        };
+        let pair = attach_pair(self.session, self.id, self.remote).await;
+        let Some((guest, _place)) = pair else { return };
         let deny = |name: Option<&HostName>| self.deny_name(name, NetworkProtocol::Http);
         http_proxy::serve_requests(guest, upstream, &self.names, deny).await;
     }
@@ -312,9 +325,7 @@ async fn serve_gateway(session: &Session, id: FlowId, remote: SocketAddr) {
     if remote.port() != 53 {
         return session.refuse(id, FlowRefusal::Reset).await;
     }
-    let Ok(mut guest) = attach_pair(session, id).await else {
-        return session.refuse(id, FlowRefusal::Reset).await;
-    };
+    let Some((mut guest, _place)) = attach_pair(session, id, remote).await else { return };
     const IDLE: Duration = Duration::from_secs(10);
     while let Ok(Ok(len)) = timeout(IDLE, guest.read_u16()).await {
         let mut query = vec![0; usize::from(len)];

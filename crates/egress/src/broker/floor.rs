@@ -15,11 +15,15 @@ const CLOSED_TCP: [u16; 6] = [25, 135, 137, 138, 139, 445];
 /// UDP: services that answer a small question with a large datagram, and those of the local link.
 const CLOSED_UDP: [u16; 12] = [17, 19, 111, 137, 138, 139, 161, 389, 1900, 5353, 5355, 11211];
 /// Addresses of metadata services that are inside of networks an operator may open.
-const METADATA: [IpAddr; 3] = [
+const METADATA: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
-    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
 ];
+/// The beginning of such addresses of a cloud that has several: metadata and credentials of pods.
+const METADATA_NET: [u16; 2] = [0xfd00, 0xec2];
 
 pub(super) struct AddressFloor {
     deny: Vec<IpNet>,
@@ -102,7 +106,7 @@ fn embedded_v4(ip: IpAddr) -> Option<Ipv4Addr> {
 fn is_never_reachable(ip: IpAddr) -> bool {
     let local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast() || ip.octets()[0] == 0,
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local() || ip.segments().starts_with(&METADATA_NET),
     };
     local
         || ip.is_loopback()
@@ -163,6 +167,22 @@ mod tests {
         for ip in ["1.1.1.1", "10.1.2.3", "192.168.77.7"] {
             let address = SocketAddr::new(ip.parse().unwrap(), 443);
             assert!(floor.permit(address, NetworkProtocol::Tcp).is_ok(), "{ip}");
+        }
+    }
+
+    #[test]
+    fn metadata_is_out_of_reach_where_its_network_was_opened() {
+        for (opened, ip) in [
+            ("fd00::/8", "fd00:ec2::254"),
+            ("fd00::/8", "fd00:ec2::23"),
+            ("fd00::/8", "fd20:ce::254"),
+            ("fd00::/8", "fd00:c1::a9fe:a9fe"),
+            ("100.64.0.0/10", "100.100.100.200"),
+            ("168.63.0.0/16", "168.63.129.16"),
+            ("192.0.0.0/24", "192.0.0.192"),
+            ("169.254.0.0/16", "169.254.170.23"),
+        ] {
+            assert!(!floor("9.9.9.0/24", opened).permits_ip(ip.parse().unwrap()), "{ip}");
         }
     }
 

@@ -9,18 +9,21 @@ use bytes::Bytes;
 use cloche_model::HostName;
 use http_body_util::{Either, Full};
 use hyper::{
-    HeaderMap, Method, Request, Response, StatusCode, Uri,
+    HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
     body::Incoming,
-    client::conn::http1::{SendRequest, handshake},
+    client::conn::http1::{Builder as ClientBuilder, SendRequest},
     header::{self, HeaderName, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    net::{TcpStream, UnixStream},
+    io::{AsyncRead, AsyncWrite},
     sync::Mutex,
 };
+
+/// The most bytes of the head of a request, and of a reply.
+const HEAD_BYTES: usize = 64 * 1024;
 
 /// Headers that belong to one connection, and so not to the other.
 static HOP_BY_HOP: [HeaderName; 8] = [
@@ -38,13 +41,20 @@ type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
 /// Serves the requests of a guest until either side ends. Requests for another host than `names`
 /// are answered with 403 and told to `deny`.
-pub(super) async fn serve_requests(
-    guest: UnixStream,
-    upstream: TcpStream,
+pub(super) async fn serve_requests<G, S>(
+    guest: G,
+    upstream: S,
     names: &[HostName],
     deny: impl Fn(Option<&HostName>) + Send + Sync,
-) {
-    let Ok((sender, connection)) = handshake::<_, Incoming>(TokioIo::new(upstream)).await else {
+) where
+    G: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let connected = ClientBuilder::new()
+        .max_buf_size(HEAD_BYTES)
+        .handshake::<_, Incoming>(TokioIo::new(upstream))
+        .await;
+    let Ok((sender, connection)) = connected else {
         return;
     };
     let sender = Arc::new(Mutex::new(sender));
@@ -56,7 +66,7 @@ pub(super) async fn serve_requests(
         answer_request(judged, Arc::clone(&sender))
     });
     let serving = http1::Builder::new()
-        .max_buf_size(64 * 1024)
+        .max_buf_size(HEAD_BYTES)
         .half_close(true)
         .serve_connection(TokioIo::new(guest), service);
     let serving = std::pin::pin!(serving);
@@ -77,40 +87,55 @@ fn judge_request(
     mut request: Request<Incoming>,
     names: &[HostName],
 ) -> Result<Request<Incoming>, Option<HostName>> {
-    let name = asked_host(request.headers(), request.uri())?;
+    let (name, port) = asked_host(request.headers(), request.uri())?;
     if !names.contains(&name) || request.method() == Method::CONNECT {
         return Err(Some(name));
     }
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
     *request.uri_mut() = path.parse::<Uri>().map_err(|_| Some(name.clone()))?;
     remove_hop_headers(request.headers_mut());
+    // A server compares bytes. Another spelling of the name would lead to its default host.
+    let host = match port {
+        Some(port) => HeaderValue::from_str(&format!("{}:{port}", name.as_str())),
+        None => HeaderValue::from_str(name.as_str()),
+    };
+    let host = host.map_err(|_| Some(name))?;
+    request.headers_mut().insert(header::HOST, host);
+    *request.version_mut() = Version::HTTP_11;
     Ok(request)
 }
 
+/// A host name with the port that was written behind it.
+type AskedHost = (HostName, Option<u16>);
+
 /// The one host that a request names: one `Host`, and the same in an absolute target.
-fn asked_host(headers: &HeaderMap, target: &Uri) -> Result<HostName, Option<HostName>> {
+fn asked_host(headers: &HeaderMap, target: &Uri) -> Result<AskedHost, Option<HostName>> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         return Err(None);
     };
-    let name = parse_host(host.as_bytes()).ok_or(None)?;
+    let (name, port) = parse_host(host.as_bytes()).ok_or(None)?;
     match target.authority() {
-        None => Ok(name),
+        None => Ok((name, port)),
         Some(authority) => match parse_host(authority.as_str().as_bytes()) {
-            Some(other) if other == name => Ok(name),
-            other => Err(other),
+            Some((other, _)) if other == name => Ok((name, port)),
+            other => Err(other.map(|(other, _)| other)),
         },
     }
 }
 
-/// The name in `name` or `name:port`.
-fn parse_host(host: &[u8]) -> Option<HostName> {
+/// The name and port in `name` or `name:port`.
+fn parse_host(host: &[u8]) -> Option<AskedHost> {
     let mut parts = host.splitn(2, |byte| *byte == b':');
     let name = HostName::from_wire(parts.next()?).ok()?;
-    match parts.next() {
-        Some(port) if !port.iter().all(u8::is_ascii_digit) => None,
-        _ => Some(name),
-    }
+    let port = match parts.next() {
+        None | Some([]) => None,
+        Some(port) if port.iter().all(u8::is_ascii_digit) => {
+            Some(std::str::from_utf8(port).ok()?.parse().ok()?)
+        }
+        Some(_) => return None,
+    };
+    Some((name, port))
 }
 
 /// Removes the headers of one connection, and those that `Connection` names.

@@ -56,11 +56,7 @@ impl Resolver {
     pub(super) async fn ask(&self, name: &HostName, kind: RecordType) -> io::Result<Message> {
         let mut id = [0; 2];
         getrandom::fill(&mut id).map_err(|_| io::Error::other("no random bytes"))?;
-        let mut name = Name::from_ascii(name.as_str()).map_err(io::Error::other)?;
-        name.set_fqdn(true);
-        let mut question = Message::new(u16::from_ne_bytes(id), MessageType::Query, OpCode::Query);
-        question.metadata.recursion_desired = true;
-        question.add_query(Query::query(name, kind));
+        let question = question_for(name, kind, u16::from_ne_bytes(id))?;
         let mut last = io::Error::other("no name server is configured");
         for server in self.servers.iter().cycle().take(self.servers.len() * TRIES) {
             let answer = timeout(TRY, exchange(*server, &question)).await;
@@ -74,6 +70,29 @@ impl Resolver {
         }
         Err(last)
     }
+}
+
+fn question_for(name: &HostName, kind: RecordType, id: u16) -> io::Result<Message> {
+    let mut name = Name::from_ascii(name.as_str()).map_err(io::Error::other)?;
+    name.set_fqdn(true);
+    let mut question = Message::new(id, MessageType::Query, OpCode::Query);
+    question.metadata.recursion_desired = true;
+    question.add_query(Query::query(name, kind));
+    Ok(question)
+}
+
+/// The message and its addresses, if bytes answer the question for a name with their own number.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn read_answer(
+    name: &HostName,
+    kind: RecordType,
+    bytes: &[u8],
+) -> Option<(Message, Resolved)> {
+    let id = u16::from_be_bytes(*bytes.first_chunk()?);
+    let question = question_for(name, kind, id).ok()?;
+    let answer = Message::from_vec(bytes).ok().filter(|answer| answers(answer, &question))?;
+    let resolved = read_addresses(&answer, kind);
+    Some((answer, resolved))
 }
 
 async fn exchange(server: SocketAddr, question: &Message) -> io::Result<Message> {

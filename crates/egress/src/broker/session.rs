@@ -20,7 +20,9 @@ use tokio::{
     time::{sleep_until, timeout},
 };
 
-use super::{BrokerShared, connect, dns, pins::PinTable, scan::ScanWatch};
+use super::{
+    BrokerShared, connect, dns, pins::PinTable, relay_places::SessionPlaces, scan::ScanWatch,
+};
 use crate::{
     SessionSpec,
     protocol::{FlowId, FlowRefusal, MAX_STACK_PACKET, PacketSocket, StackMessage, WorkerMessage},
@@ -43,6 +45,8 @@ pub(super) struct Session {
     limits: NetworkLimits,
     /// Adds the credentials of the session to its requests, if it has any.
     pub(super) interceptor: Option<Arc<Interceptor>>,
+    /// For connections that the broker relays itself.
+    pub(super) relay_places: Arc<SessionPlaces>,
     worker: PacketSocket,
     state: Mutex<SessionState>,
 }
@@ -69,6 +73,7 @@ pub(super) fn start_session(
     let now = Instant::now();
     let per_second = u64::from(spec.limits.dns_per_second);
     let session = Arc::new(Session {
+        relay_places: shared.relay_places.open_session(),
         shared,
         policy: spec.policy,
         limits: spec.limits,
@@ -221,7 +226,7 @@ impl Session {
             if fits {
                 connect::serve_tcp(&session, id, remote).await;
             } else {
-                session.refuse(id, FlowRefusal::Reset).await;
+                session.refuse_opening(id).await;
             }
         });
     }
@@ -237,7 +242,7 @@ impl Session {
             if fits {
                 connect::serve_udp(&session, id, remote).await;
             } else {
-                session.refuse(id, FlowRefusal::Reset).await;
+                session.refuse_opening(id).await;
             }
         });
     }
@@ -259,6 +264,12 @@ impl Session {
         state.connections.remove(&id);
         state.flows.remove(&id);
         state.unnamed.remove(&id);
+    }
+
+    /// Refuses what was not opened. The number may be that of an open connection, which stays so.
+    async fn refuse_opening(&self, id: FlowId) {
+        let how = FlowRefusal::Reset;
+        self.tell_worker(&StackMessage::Refused { id, how }, None).await;
     }
 
     pub(super) async fn refuse(&self, id: FlowId, how: FlowRefusal) {

@@ -1,10 +1,12 @@
 //! Runs in: server (no capabilities).
 //!
-//! The addresses that a webhook may go to, and that a page may be read from. Every address of a name is checked, and the connection is
-//! made to one of the checked addresses, so a name that changes its answer gains nothing.
+//! The addresses that a webhook may go to, and that a page may be read from. Every address of a
+//! name is checked, and the connection is made to one of the checked addresses, so a name that
+//! changes its answer gains nothing.
 
 use std::{
-    net::{IpAddr, SocketAddr},
+    io::ErrorKind,
+    net::{IpAddr, SocketAddr, UdpSocket},
     time::Duration,
 };
 
@@ -27,6 +29,8 @@ pub(crate) enum BlockedUrl {
     Unresolved(String),
     #[error("{0} is not a public address")]
     Address(IpAddr),
+    #[error("{0} is an address of this server")]
+    OwnAddress(IpAddr),
 }
 
 /// Reads a URL that webhooks may be sent to, as far as its form says.
@@ -62,15 +66,34 @@ impl AddressGuard {
         if addresses.is_empty() {
             return Err(BlockedUrl::Unresolved("it has no address".to_owned()));
         }
-        match addresses.iter().find(|address| !self.allows(address.ip())) {
-            Some(address) => Err(BlockedUrl::Address(address.ip())),
-            None => Ok(addresses),
-        }
+        addresses.iter().try_for_each(|address| self.check(address.ip()))?;
+        Ok(addresses)
     }
 
-    fn allows(&self, ip: IpAddr) -> bool {
+    /// Checks one address. The host's own ones are refused although they may be public: services
+    /// that a firewall keeps from the internet answer there.
+    fn check(&self, ip: IpAddr) -> Result<(), BlockedUrl> {
         let ip = ip.to_canonical();
-        self.allow.iter().any(|net| net.contains(&ip)) || is_public_address(ip)
+        if self.allow.iter().any(|net| net.contains(&ip)) {
+            return Ok(());
+        }
+        match is_public_address(ip) {
+            false => Err(BlockedUrl::Address(ip)),
+            true if is_own_address(ip) => Err(BlockedUrl::OwnAddress(ip)),
+            true => Ok(()),
+        }
+    }
+}
+
+/// Whether the host itself has this address, as in the network broker: the kernel binds a socket
+/// only to such addresses.
+fn is_own_address(ip: IpAddr) -> bool {
+    const NO_SUCH_FAMILY: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => true,
+        // A host without IPv6 has no address of it, and reaches none.
+        Err(error) if error.raw_os_error() == Some(NO_SUCH_FAMILY) => false,
+        Err(error) => error.kind() != ErrorKind::AddrNotAvailable,
     }
 }
 
@@ -122,14 +145,14 @@ mod tests {
             "2001:db8::1",
             "100::1",
         ] {
-            assert!(!guard().allows(ip.parse().unwrap()), "{ip}");
+            assert!(guard().check(ip.parse().unwrap()).is_err(), "{ip}");
         }
     }
 
     #[test]
     fn public_addresses_and_named_networks_are_allowed() {
         for ip in ["1.1.1.1", "93.184.216.34", "2606:4700::1111", "10.9.1.2", "::ffff:10.9.1.2"] {
-            assert!(guard().allows(ip.parse().unwrap()), "{ip}");
+            assert!(guard().check(ip.parse().unwrap()).is_ok(), "{ip}");
         }
     }
 

@@ -18,7 +18,8 @@ const LONGEST_WAIT: f64 = 86_400.0;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WebhookFile {
-    /// Networks that are not public to which webhooks may be sent, such as `10.1.0.0/16`.
+    /// Networks that are not public, or of this host, to which webhooks may be sent, such as
+    /// `10.1.0.0/16`.
     #[schemars(extend("default" = [], "x-argument" = "webhook_allow"))]
     pub(super) allow: Vec<String>,
     /// A PEM file with certificate authorities that webhooks trust besides the host's.
