@@ -5,9 +5,11 @@ mod attributes;
 mod confinement;
 mod control;
 mod directory;
+mod idle_session;
 mod lazy_runtime;
 mod meter;
 mod objects;
 mod process;
 
+pub use confinement::prepare_mount_server;
 pub use process::{MountServerInput, run_mount_server};

@@ -22,6 +22,7 @@ const ENTRIES: [(&[u8], &[u8]); 4] = [
 /// The answer without entries that have no name, and how many those were; an error for what is no
 /// XML.
 pub(crate) fn filter_listing(body: &[u8]) -> Result<(Vec<u8>, u64), String> {
+    let body = skip_byte_order_marks(body);
     let mut reader = Reader::from_reader(body);
     let (mut kept, mut hidden) = (Vec::with_capacity(body.len()), 0);
     // Where the part that was not copied yet begins.
@@ -47,6 +48,14 @@ pub(crate) fn filter_listing(body: &[u8]) -> Result<(Vec<u8>, u64), String> {
     }
     kept.extend_from_slice(body.get(copied..).unwrap_or_default());
     Ok((kept, hidden))
+}
+
+/// The reader skips a mark and does not count its bytes, so positions would be off by three.
+fn skip_byte_order_marks(mut body: &[u8]) -> &[u8] {
+    while let Some(rest) = body.strip_prefix(b"\xef\xbb\xbf") {
+        body = rest;
+    }
+    body
 }
 
 fn position(reader: &Reader<&[u8]>) -> usize {
@@ -148,6 +157,14 @@ mod tests {
                     </Name><Properties><Name>ok</Name></Properties></Blob><Blob><Name>z</Name></Blob>\
                     </Blobs></R>";
         assert_eq!(filtered(body), ("<R><Blobs><Blob><Name>z</Name></Blob></Blobs></R>".into(), 2));
+    }
+
+    #[test]
+    fn keys_are_hidden_behind_a_byte_order_mark_too() {
+        for marks in ["\u{feff}", "\u{feff}\u{feff}"] {
+            let body = format!("{marks}{}", listing(&["ok", "a//b", "z"]));
+            assert_eq!(filtered(&body), (listing(&["ok", "z"]), 1));
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Runs in: mount server, before its first thread. Gives up what the process has from the spawner.
 //!
-//! The spawner has changed its user and dropped its capabilities already. Here it loses the view of
-//! every file except the directories of its mounts, and the system calls that a server does not
-//! need; without an object store also all sockets.
+//! While it waits it has the limits and, but for a few calls, the filter of a mount server. When it
+//! gets its mounts, the spawner's part has it change its user and drop its capabilities. Then it loses
+//! the view of every file except the directories of its mounts, and the calls that only served to
+//! confine it; without an object store also all sockets.
 
 use std::{
     io,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use cloche_jail::{
-    seccomp,
+    privileges, seccomp,
     sys::{self, Errno, LandlockRuleset, PrctlOption},
 };
 
@@ -31,13 +32,25 @@ const fn file_accesses(version: u32) -> u64 {
     (1 << bits) - 1
 }
 
+/// Confines a process that will be a mount server, as far as it can be before its mounts are known.
+/// It can still become another user, and then has to be confined to its directories. This part takes
+/// longer than a short program, so it is done while the process waits.
+///
+/// # Errors
+/// When the kernel refuses a part of it.
+pub fn prepare_mount_server() -> io::Result<()> {
+    let limit = |which, most| {
+        sys::setrlimit(which, most, most).map_err(|Errno(code)| io::Error::from_raw_os_error(code))
+    };
+    limit(RLIMIT_DATA, MAX_DATA)?;
+    limit(RLIMIT_CORE, 0)?;
+    privileges::prepare_mount_server()
+}
+
 /// Confines this process to these directories.
 pub(super) fn confine(directories: &[BorrowedFd<'_>], has_network: bool) -> io::Result<()> {
     let done = || -> Result<(), Errno> {
-        sys::setrlimit(RLIMIT_DATA, MAX_DATA, MAX_DATA)?;
-        sys::setrlimit(RLIMIT_CORE, 0, 0)?;
         sys::prctl(PrctlOption::Dumpable, 0)?;
-        sys::prctl(PrctlOption::NoNewPrivs, 1)?;
         restrict_files(directories)?;
         seccomp::confine_mount_server(has_network)
     };

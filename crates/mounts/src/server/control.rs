@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -59,6 +59,12 @@ impl ServerSocket {
         let packet = MountServerRequest::Report(reports);
         // If the server is gone, there is no reader for the report.
         let _ = send_mount_packet(self.socket.as_fd(), &packet, &[]);
+    }
+}
+
+impl AsFd for ServerSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -4,6 +4,7 @@
 //! become an object at a close or fsync. Every request of the kernel has a deadline, so that a dead
 //! store is an error of the program and never a hang.
 
+mod blocks;
 mod directory_list;
 mod filesystem;
 mod mount;
@@ -11,6 +12,7 @@ mod nodes;
 mod range_set;
 mod read_ahead;
 mod replies;
+mod small_files;
 mod spool;
 mod writes;
 

@@ -12,7 +12,6 @@ use std::{
 
 use cloche_jail::sys;
 use cloche_model::{MountReport, MountSlug};
-use fuser::{Config, Filesystem, Session, SessionACL};
 use parking_lot::Mutex;
 
 use super::{
@@ -20,6 +19,7 @@ use super::{
     confinement,
     control::{RemoteAccess, RootsFile, ServerSocket},
     directory::{DirectoryFs, DirectoryMount},
+    idle_session::{IdleSession, start_used_sessions},
     lazy_runtime::LazyRuntime,
     meter::MountMeter,
     objects::{ObjectFs, ObjectMount, ObjectMountSettings},
@@ -120,7 +120,7 @@ fn serve(input: MountServerInput) -> io::Result<()> {
         }
         None => None,
     };
-    let mut served = Vec::new();
+    let (mut served, mut sessions) = (Vec::new(), Vec::new());
     for ((setup, fds), connection) in mounts.into_iter().zip(connections) {
         let slug = setup.slug.clone();
         let mount = match setup.source {
@@ -137,12 +137,13 @@ fn serve(input: MountServerInput) -> io::Result<()> {
                     most_spool: setup.spool,
                 };
                 let mount = Arc::new(ObjectMount::new(settings, Arc::clone(runtime)));
-                start_session(ObjectFs(Arc::clone(&mount)), connection, 1)?;
+                sessions.push(IdleSession::open(ObjectFs(Arc::clone(&mount)), connection, 1)?);
                 ServedMount::Objects(mount)
             }
             MountSetupSource::Volume { .. } | MountSetupSource::Directory => {
                 let mount = Arc::new(open_directory(&setup, fds, guest)?);
-                start_session(DirectoryFs(Arc::clone(&mount)), connection, DIRECTORY_THREADS)?;
+                let filesystem = DirectoryFs(Arc::clone(&mount));
+                sessions.push(IdleSession::open(filesystem, connection, DIRECTORY_THREADS)?);
                 ServedMount::Directory(mount)
             }
         };
@@ -150,7 +151,7 @@ fn serve(input: MountServerInput) -> io::Result<()> {
     }
     // The kernel's first request, which is answered by now, had a smaller one.
     read_ahead.into_iter().for_each(set_read_ahead);
-    follow_commands(&socket, served)
+    follow_commands(&socket, sessions, served)
 }
 
 /// Lets the kernel read ahead as much as one request can have.
@@ -203,26 +204,15 @@ fn open_directory(
     Ok(DirectoryMount::new(root, ledger, guest, setup.file_size))
 }
 
-/// Answers the first request of the kernel, and serves the others in threads of their own.
-fn start_session<F: Filesystem>(
-    filesystem: F,
-    connection: OwnedFd,
-    threads: usize,
-) -> io::Result<()> {
-    let mut config = Config::default();
-    config.n_threads = Some(threads);
-    let session = Session::from_fd(filesystem, connection, SessionACL::All, config)?;
-    thread::Builder::new().name("mount".to_owned()).spawn(move || session.run())?;
-    Ok(())
-}
-
 /// Follows the server's commands to the end.
 fn follow_commands(
     socket: &Arc<ServerSocket>,
+    mut sessions: Vec<IdleSession>,
     served: Vec<(MountSlug, ServedMount)>,
 ) -> io::Result<()> {
     let mut was_busy = false;
     let served = loop {
+        start_used_sessions(socket, &mut sessions)?;
         match socket.receive().map_err(io::Error::other)? {
             (MountCommand::Resolved { id, addresses }, _) => socket.answer(id, addresses),
             (MountCommand::Finish, _) => {

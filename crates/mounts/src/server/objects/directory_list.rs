@@ -124,6 +124,7 @@ impl DirectoryList {
     /// Reads the next page; false at the end of the directory.
     async fn fetch_page(&mut self, mount: &ObjectMount) -> Result<bool, Errno> {
         if matches!(self.next_page, NextPage::Start) {
+            mount.small_files.lock().begin_listing(self.node);
             for name in DOTS {
                 let node = Some(self.node);
                 self.entries.push_back(Entry { name: name.to_owned(), info: None, node });
@@ -159,6 +160,7 @@ impl DirectoryList {
             for (name, info) in directories.chain(objects).filter(|(name, _)| !hidden(name)) {
                 if let Some(info) = &info {
                     mount.nodes.lock().note_listed(self.node, &name, info);
+                    mount.small_files.lock().note_listed(self.node, &name, info);
                 }
                 self.entries.push_back(Entry { name, info, node: None });
             }

@@ -1,5 +1,5 @@
-//! Runs in: mount server (no capabilities). Answers the kernel's requests for an object mount. Each
-//! request is a task of its own, except writes, which go to the local spool at once.
+//! Runs in: mount server (no capabilities). Answers the kernel's requests for an object mount. A
+//! request that must wait for the store is a task of its own; others are answered at once.
 
 use std::{ffi::OsStr, future::Future, io, path::Path, sync::Arc, time::SystemTime};
 
@@ -13,7 +13,9 @@ use rustix::{fs::OFlags, io::Errno};
 
 use super::{
     mount::ObjectMount,
-    replies::{kind, list, moment, name_text, reply_attributes, reply_empty, reply_entry},
+    replies::{
+        answer_at_once, kind, list, moment, name_text, reply_attributes, reply_empty, reply_entry,
+    },
 };
 use crate::server::attributes::{BLOCK, check_owner, configure, fuse_errno, unknown_attributes};
 
@@ -24,14 +26,18 @@ const SPACE: u64 = 1 << 50;
 pub(in crate::server) struct ObjectFs(pub(in crate::server) Arc<ObjectMount>);
 
 impl ObjectFs {
-    /// Does this in a task of its own. Without a runtime it is dropped, which answers with `EIO`.
-    fn spawn<F>(&self, work: impl FnOnce(Arc<ObjectMount>) -> F)
+    fn answer<F>(&self, work: impl FnOnce(Arc<ObjectMount>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let work = work(Arc::clone(&self.0));
+        answer_at_once(&self.0, work(Arc::clone(&self.0)));
+    }
+
+    /// Stores what a handle has written, in a task of its own: hashing takes a while.
+    fn flush_handle(&self, handle: FileHandle, reply: ReplyEmpty) {
+        let mount = Arc::clone(&self.0);
         if let Some(runtime) = self.0.runtime.get() {
-            runtime.spawn(work);
+            runtime.spawn(async move { reply_empty(reply, mount.flush(handle.0).await) });
         }
     }
 }
@@ -44,7 +50,7 @@ impl Filesystem for ObjectFs {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name_text(name);
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let found = match name {
                 Ok(name) => mount.lookup(parent.0, &name).await,
                 // There is no such key.
@@ -59,7 +65,7 @@ impl Filesystem for ObjectFs {
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let found = mount.attributes(node.0).await;
             reply_attributes(reply, &mount, found);
         });
@@ -84,7 +90,7 @@ impl Filesystem for ObjectFs {
         reply: ReplyAttr,
     ) {
         let times = (accessed.map(moment), modified.map(moment));
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let changed = async {
                 check_owner(mount.settings.owner, uid, gid)?;
                 if let Some(size) = size {
@@ -112,7 +118,7 @@ impl Filesystem for ObjectFs {
         reply: ReplyEntry,
     ) {
         let name = name_text(name);
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let made = match name {
                 Ok(name) => mount.make_directory(parent.0, &name, mode).await,
                 Err(errno) => Err(errno),
@@ -123,7 +129,7 @@ impl Filesystem for ObjectFs {
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name_text(name);
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let done = match name {
                 Ok(name) => mount.unlink(parent.0, &name).await,
                 Err(errno) => Err(errno),
@@ -134,7 +140,7 @@ impl Filesystem for ObjectFs {
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name_text(name);
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let done = match name {
                 Ok(name) => mount.remove_directory(parent.0, &name).await,
                 Err(errno) => Err(errno),
@@ -167,7 +173,7 @@ impl Filesystem for ObjectFs {
             RenameFlags::RENAME_NOREPLACE => false,
             _ => return reply.error(FuseErrno::EINVAL),
         };
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let done = match names {
                 Ok((name, new_name)) => {
                     let (from, to) = ((parent.0, &*name), (new_parent.0, &*new_name));
@@ -181,7 +187,7 @@ impl Filesystem for ObjectFs {
 
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let flags = OFlags::from_bits_retain(flags.0.cast_unsigned());
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
             let (opened, flags) = match writes {
                 true => {
@@ -210,7 +216,7 @@ impl Filesystem for ObjectFs {
     ) {
         let name = name_text(name);
         let exclusive = OFlags::from_bits_retain(flags.cast_unsigned()).contains(OFlags::EXCL);
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let created = match name {
                 Ok(name) => mount.create(parent.0, &name, mode, exclusive).await,
                 Err(errno) => Err(errno),
@@ -236,7 +242,7 @@ impl Filesystem for ObjectFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             match mount.read(handle.0, offset, size.into()).await {
                 Ok(data) => reply.data(&data),
                 Err(errno) => reply.error(fuse_errno(errno)),
@@ -263,7 +269,7 @@ impl Filesystem for ObjectFs {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        self.spawn(|mount| async move { reply_empty(reply, mount.flush(handle.0).await) });
+        self.flush_handle(handle, reply);
     }
 
     fn release(
@@ -276,14 +282,14 @@ impl Filesystem for ObjectFs {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             mount.close(handle.0).await;
             reply.ok();
         });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.spawn(|mount| async move { reply_empty(reply, mount.flush(handle.0).await) });
+        self.flush_handle(handle, reply);
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -301,7 +307,7 @@ impl Filesystem for ObjectFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let each = |next, name: &str, is_directory, _: Option<&FileAttr>| {
                 reply.add(INodeNo(u64::MAX), next, kind(is_directory), name)
             };
@@ -320,7 +326,7 @@ impl Filesystem for ObjectFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        self.spawn(|mount| async move {
+        self.answer(|mount| async move {
             let ttl = mount.ttl();
             let each = |next, name: &str, is_directory, attributes: Option<&FileAttr>| {
                 let unknown = unknown_attributes(kind(is_directory));

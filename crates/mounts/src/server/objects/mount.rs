@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use cloche_model::{KeyPrefix, ObjectConnection};
 use fuser::FileAttr;
 use parking_lot::Mutex;
@@ -17,6 +18,7 @@ use super::{
     directory_list::DirectoryList,
     nodes::{Found, ObjectNodes},
     read_ahead::{ObjectReader, ReadBudget},
+    small_files::SmallFiles,
     spool::{SpoolBudget, SpoolFile},
 };
 use crate::{
@@ -54,6 +56,7 @@ pub(in crate::server) struct ObjectMount {
     storage: OnceLock<Result<ObjectStorage, StorageError>>,
     pub(super) nodes: Mutex<ObjectNodes>,
     pub(super) handles: Mutex<ObjectHandles>,
+    pub(super) small_files: Mutex<SmallFiles>,
     budget: ReadBudget,
     pub(super) spool_budget: Arc<SpoolBudget>,
     pub(super) meter: MountMeter,
@@ -103,6 +106,7 @@ impl ObjectMount {
             storage: OnceLock::new(),
             nodes: Mutex::new(ObjectNodes::new()),
             handles: Mutex::default(),
+            small_files: Mutex::default(),
             budget: ReadBudget::new(READ_AHEAD),
             spool_budget,
             meter: MountMeter::default(),
@@ -164,6 +168,10 @@ impl ObjectMount {
                 return Err(Errno::NOENT);
             }
             if let Some(info) = nodes.take_listed(parent, name, self.ttl()) {
+                return nodes.note(parent, name, Found::Object(info));
+            }
+            let answered = self.small_files.lock().answered(parent, name, self.ttl());
+            if let Some(info) = answered {
                 return nodes.note(parent, name, Found::Object(info));
             }
             // What cannot be a key does not exist.
@@ -244,14 +252,41 @@ impl ObjectMount {
             // It is being written: a reader sees what was written.
             Some(spool) => ObjectHandle::Writer(node, spool),
             None => {
-                let reader = self.new_reader(node)?;
-                reader.start_small();
+                let reader = match self.take_ahead(node)? {
+                    Some(reader) => reader,
+                    None => {
+                        let reader = self.new_reader(node)?;
+                        reader.start_small();
+                        reader
+                    }
+                };
                 ObjectHandle::Reader(node, Arc::new(Mutex::new(reader)))
             }
         };
         let id = self.handles.lock().insert(handle)?;
         self.nodes.lock().get_mut(node)?.handles += 1;
         Ok(id)
+    }
+
+    /// The reader of a small object that was requested ahead. Requests the ones that will probably
+    /// be opened next.
+    fn take_ahead(&self, node: u64) -> Result<Option<Arc<ObjectReader>>, Errno> {
+        let storage = self.storage()?;
+        let (directory, name, info, path) = {
+            let nodes = self.nodes.lock();
+            let (directory, name) = nodes.name_of(node)?;
+            let info = nodes.get(node)?.info.clone().ok_or(Errno::ISDIR)?;
+            (directory, name, info, nodes.path_of(directory)?)
+        };
+        let mut small_files = self.small_files.lock();
+        let taken = small_files.open(directory, &name, &info);
+        small_files.read_ahead(|name, info| {
+            let pinned = (info.size, info.tag.clone());
+            let path = path.join(name).ok()?;
+            let reader = ObjectReader::new(storage.clone(), path, pinned, self.budget.clone());
+            reader.start_ahead().then(|| Arc::new(reader))
+        });
+        Ok(taken)
     }
 
     /// A reader of the version of an object that is known.
@@ -264,16 +299,16 @@ impl ObjectMount {
         Ok(Arc::new(ObjectReader::new(storage, path, pinned, self.budget.clone())))
     }
 
-    pub(super) async fn read(&self, handle: u64, offset: u64, size: u64) -> Result<Vec<u8>, Errno> {
+    pub(super) async fn read(&self, handle: u64, offset: u64, size: u64) -> Result<Bytes, Errno> {
         let opened = self.handles.lock().get(handle)?;
         let (node, reader) = match opened {
-            ObjectHandle::Writer(_, spool) => return self.count(spool.read(offset, size).await),
+            ObjectHandle::Writer(_, spool) => return self.read_spool(&spool, offset, size).await,
             ObjectHandle::Reader(node, reader) => (node, reader),
             ObjectHandle::Directory(_) => return Err(Errno::ISDIR),
         };
         let spool = self.nodes.lock().get(node).ok().and_then(|node| node.spool.clone());
         if let Some(spool) = spool {
-            return self.count(spool.read(offset, size).await);
+            return self.read_spool(&spool, offset, size).await;
         }
         let current = Arc::clone(&reader.lock());
         match current.read(offset, size).await {
@@ -293,7 +328,11 @@ impl ObjectMount {
         self.nodes.lock().get(node).is_ok_and(|node| node.was_written && !node.unlinked)
     }
 
-    fn count(&self, read: Result<Vec<u8>, StorageError>) -> Result<Vec<u8>, Errno> {
+    async fn read_spool(&self, spool: &SpoolFile, offset: u64, size: u64) -> Result<Bytes, Errno> {
+        self.count(spool.read(offset, size).await.map(Bytes::from))
+    }
+
+    fn count(&self, read: Result<Bytes, StorageError>) -> Result<Bytes, Errno> {
         let data = read.map_err(|error| self.fail(&error))?;
         self.meter.add_read(data.len());
         Ok(data)

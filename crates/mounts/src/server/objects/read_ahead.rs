@@ -4,13 +4,19 @@
 //! order, the window doubles; after some jumps only what is asked for is read. All open files of a
 //! process share one budget of bytes.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
+use super::blocks::{BlockPool, READ_BLOCK, RangeBlocks};
 use crate::{ObjectPath, ObjectStorage, StorageError};
 
 /// The kernel reads this much ahead by itself.
@@ -34,16 +40,20 @@ const UNIT: u64 = 64 << 10;
 
 /// Bytes that all open files of a process may read ahead.
 #[derive(Clone)]
-pub(super) struct ReadBudget(Arc<Semaphore>);
+pub(super) struct ReadBudget {
+    units: Arc<Semaphore>,
+    blocks: BlockPool,
+}
 
 impl ReadBudget {
     pub(super) fn new(bytes: u64) -> Self {
-        Self(Arc::new(Semaphore::new(usize::try_from(bytes / UNIT).unwrap_or(1))))
+        let units = Arc::new(Semaphore::new(usize::try_from(bytes / UNIT).unwrap_or(1)));
+        Self { units, blocks: BlockPool::default() }
     }
 
     fn take(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let units = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
-        Arc::clone(&self.0).try_acquire_many_owned(units).ok()
+        Arc::clone(&self.units).try_acquire_many_owned(units).ok()
     }
 }
 
@@ -56,16 +66,16 @@ struct Segment {
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-#[derive(Default)]
 struct Arrived {
-    chunks: Vec<Bytes>,
-    bytes: u64,
+    blocks: RangeBlocks,
+    /// When the store began to answer.
+    answered: Option<Instant>,
     failed: Option<StorageError>,
 }
 
 impl Segment {
-    /// Copies what lies in a range; waits until it has arrived.
-    async fn copy(&self, range: Range<u64>, into: &mut Vec<u8>) -> Result<(), StorageError> {
+    /// Reads what lies in a range; waits until it has arrived.
+    async fn read(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
         // For all of it: a store that sends a byte now and then is as good as a dead one.
         let deadline = tokio::time::Instant::now() + READ_TIMEOUT;
         loop {
@@ -77,14 +87,8 @@ impl Segment {
                 if let Some(error) = &arrived.failed {
                     return Err(error.clone());
                 }
-                if self.range.start + arrived.bytes >= range.end {
-                    copy_chunks(
-                        &arrived.chunks,
-                        range.start - self.range.start,
-                        range.end - self.range.start,
-                        into,
-                    );
-                    return Ok(());
+                if arrived.blocks.end() >= range.end {
+                    return Ok(arrived.blocks.get(range));
                 }
             }
             let waited = tokio::time::timeout_at(deadline, changed).await;
@@ -95,19 +99,6 @@ impl Segment {
     fn fail(&self, error: StorageError) {
         self.arrived.lock().failed = Some(error);
         self.changed.notify_waiters();
-    }
-}
-
-fn copy_chunks(chunks: &[Bytes], from: u64, to: u64, into: &mut Vec<u8>) {
-    let mut at = 0;
-    for chunk in chunks {
-        let end = at + chunk.len() as u64;
-        if end > from && at < to {
-            let start = usize::try_from(from.saturating_sub(at)).unwrap_or(0);
-            let stop = usize::try_from((to - at).min(chunk.len() as u64)).unwrap_or(0);
-            into.extend_from_slice(&chunk[start..stop]);
-        }
-        at = end;
     }
 }
 
@@ -142,32 +133,67 @@ impl ObjectReader {
         Self { storage, path, tag, size, budget, state }
     }
 
-    /// Starts to read an object that one request can read: most files that are opened are read.
+    /// Whether one request reads an object of this size.
+    pub(super) fn is_small(size: u64) -> bool {
+        (1..=FIRST_WINDOW).contains(&size)
+    }
+
+    /// Starts to read a small object: most files that are opened are read.
     pub(super) fn start_small(&self) {
-        if (1..=FIRST_WINDOW).contains(&self.size) {
+        if Self::is_small(self.size) {
             self.segment_at(0, self.size);
         }
     }
 
+    /// Starts to read a small object that was not opened; false if there is no space for it.
+    pub(super) fn start_ahead(&self) -> bool {
+        let Some(permit) = self.budget.take(self.size) else { return false };
+        let segment = self.start_with(0..self.size, Some(permit));
+        self.state.lock().segments.push_back(segment);
+        true
+    }
+
+    /// When the store answered that it has this version.
+    pub(super) fn answered(&self) -> Option<Instant> {
+        self.first_arrived(|arrived| arrived.answered)
+    }
+
+    /// Whether the first request has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.first_arrived(|arrived| arrived.failed.as_ref().map(drop)).is_some()
+    }
+
+    fn first_arrived<T>(&self, get: impl FnOnce(&Arrived) -> Option<T>) -> Option<T> {
+        let state = self.state.lock();
+        let arrived = state.segments.front()?.arrived.lock();
+        get(&arrived)
+    }
+
     /// Reads a range; shorter at the end of the object.
-    pub(super) async fn read(&self, offset: u64, size: u64) -> Result<Vec<u8>, StorageError> {
+    pub(super) async fn read(&self, offset: u64, size: u64) -> Result<Bytes, StorageError> {
         let end = offset.saturating_add(size).min(self.size);
         if offset >= end {
-            return Ok(Vec::new());
+            return Ok(Bytes::new());
         }
-        let mut data = Vec::with_capacity(usize::try_from(end - offset).unwrap_or(0));
+        let mut parts = Vec::new();
         let mut at = offset;
         while at < end {
             let segment = self.segment_at(at, end);
             let stop = segment.range.end.min(end);
-            if let Err(error) = segment.copy(at..stop, &mut data).await {
-                self.forget(&segment);
-                return Err(error);
+            match segment.read(at..stop).await {
+                Ok(part) => parts.push(part),
+                Err(error) => {
+                    self.forget(&segment);
+                    return Err(error);
+                }
             }
             at = stop;
         }
         self.note_read(offset, end);
-        Ok(data)
+        match parts.len() {
+            1 => Ok(parts.remove(0)),
+            _ => Ok(parts.concat().into()),
+        }
     }
 
     /// The segment that has this byte; a new one if there is none.
@@ -179,7 +205,7 @@ impl ObjectReader {
         }
         let tail_start = self.size.saturating_sub(TAIL);
         if self.size > FIRST_WINDOW && at >= tail_start && state.next < tail_start {
-            let segment = self.start_segment(tail_start..self.size, true);
+            let segment = self.start_segment(tail_start..self.size);
             state.tail = Some(Arc::clone(&segment));
             return segment;
         }
@@ -193,7 +219,7 @@ impl ObjectReader {
             if state.jumps > JUMPS { end - at } else { FIRST_WINDOW }
         };
         let stop = at.saturating_add(length.max(end - at)).min(self.size);
-        let segment = self.start_segment(at..stop, true);
+        let segment = self.start_segment(at..stop);
         state.segments.push_back(Arc::clone(&segment));
         segment
     }
@@ -218,9 +244,10 @@ impl ObjectReader {
         }
         state.window = (state.window * 2).min(LARGEST_WINDOW);
         let mut from = ahead;
-        let until = end.saturating_add(state.window).min(self.size);
+        let until = end.saturating_add(state.window).next_multiple_of(READ_BLOCK).min(self.size);
         while from < until {
-            let stop = (from + PART).min(until);
+            // At the end of a block, so that a read of the kernel is in one part.
+            let stop = (from + PART).next_multiple_of(READ_BLOCK).min(until);
             let Some(permit) = self.budget.take(stop - from) else { return };
             let segment = self.start_with(from..stop, Some(permit));
             state.segments.push_back(segment);
@@ -236,7 +263,7 @@ impl ObjectReader {
         }
     }
 
-    fn start_segment(&self, range: Range<u64>, _asked: bool) -> Arc<Segment> {
+    fn start_segment(&self, range: Range<u64>) -> Arc<Segment> {
         let permit = self.budget.take(range.end - range.start);
         self.start_with(range, permit)
     }
@@ -245,7 +272,11 @@ impl ObjectReader {
     fn start_with(&self, range: Range<u64>, permit: Option<OwnedSemaphorePermit>) -> Arc<Segment> {
         let segment = Arc::new(Segment {
             range: range.clone(),
-            arrived: Mutex::default(),
+            arrived: Mutex::new(Arrived {
+                blocks: RangeBlocks::new(range.clone(), self.budget.blocks.clone()),
+                answered: None,
+                failed: None,
+            }),
             changed: Notify::new(),
             _permit: permit,
         });
@@ -266,23 +297,20 @@ impl ObjectReader {
                     return;
                 }
             };
-            let wanted = range.end - range.start;
+            if let Some(segment) = weak.upgrade() {
+                segment.arrived.lock().answered = Some(Instant::now());
+            }
             loop {
                 let chunk = body.next().await;
                 let Some(segment) = weak.upgrade() else { return };
                 match chunk {
                     Some(Ok(chunk)) => {
-                        let mut arrived = segment.arrived.lock();
-                        let rest = usize::try_from(wanted - arrived.bytes).unwrap_or(usize::MAX);
-                        let chunk = chunk.slice(..chunk.len().min(rest));
-                        arrived.bytes += chunk.len() as u64;
-                        arrived.chunks.push(chunk);
-                        drop(arrived);
+                        segment.arrived.lock().blocks.push(&chunk);
                         segment.changed.notify_waiters();
                     }
                     Some(Err(error)) => return segment.fail(error),
                     None => {
-                        if segment.arrived.lock().bytes < wanted {
+                        if segment.arrived.lock().blocks.end() < range.end {
                             let why = "the answer was shorter than the object";
                             segment.fail(StorageError::Unreachable(why.to_owned()));
                         }

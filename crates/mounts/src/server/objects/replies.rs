@@ -1,13 +1,35 @@
 //! Runs in: mount server (no capabilities). What requests of the kernel and answers to them have in
 //! common.
 
-use std::{ffi::OsStr, time::SystemTime};
+use std::{
+    ffi::OsStr,
+    future::Future,
+    panic::{self, AssertUnwindSafe},
+    task::{Context, Waker},
+    time::SystemTime,
+};
 
 use fuser::{FileAttr, FileType, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, TimeOrNow};
 use rustix::io::Errno;
 
 use super::mount::{ObjectHandle, ObjectMount};
 use crate::server::attributes::fuse_errno;
+
+/// Answers a request; without a runtime it is dropped, which answers with `EIO`. What can be
+/// answered at once is answered by this thread: a wake-up of another one takes longer than most
+/// answers. What must wait for the store goes on in a task of its own.
+pub(super) fn answer_at_once(mount: &ObjectMount, work: impl Future<Output = ()> + Send + 'static) {
+    let Some(runtime) = mount.runtime.get() else { return };
+    let mut work = Box::pin(work);
+    let _entered = runtime.enter();
+    let mut context = Context::from_waker(Waker::noop());
+    // A defect in one answer must not end this thread, which reads all requests.
+    let polled = panic::catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut context)));
+    if polled.is_ok_and(|polled| polled.is_pending()) {
+        // The task polls again, with its own waker.
+        runtime.spawn(work);
+    }
+}
 
 /// A name that can be part of a key. Keys are UTF-8.
 pub(super) fn name_text(name: &OsStr) -> Result<String, Errno> {

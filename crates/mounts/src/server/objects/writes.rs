@@ -170,6 +170,9 @@ impl ObjectMount {
         self.meter.add_written(info.size);
         {
             let mut nodes = self.nodes.lock();
+            if let Ok((parent, name)) = nodes.name_of(node) {
+                self.small_files.lock().forget(parent, &name);
+            }
             let node = nodes.get_mut(node)?;
             node.info = Some(info);
             node.was_written = true;
@@ -267,6 +270,7 @@ impl ObjectMount {
             deleted.map_err(|error| self.fail(&error))?;
         }
         let mut nodes = self.nodes.lock();
+        self.small_files.lock().forget(parent, name);
         nodes.detach(parent, name);
         nodes.note_absent(parent, name);
         Ok(())
@@ -313,6 +317,9 @@ impl ObjectMount {
         let info: ObjectInfo = moved.map_err(|error| self.fail(&error))?;
         let spool = {
             let mut nodes = self.nodes.lock();
+            for (parent, name) in [from, to] {
+                self.small_files.lock().forget(parent, name);
+            }
             nodes.rename(node, to.0, to.1);
             let found = nodes.get_mut(node)?;
             found.was_written = true;
