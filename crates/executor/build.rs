@@ -19,7 +19,7 @@ mod protocol;
 use protocol::{NUMBERS, TEXTS};
 
 /// The modules of the Python runtime that are in the tree; `protocol` is written here.
-const MODULES: [&str; 8] = [
+const MODULES: [&str; 9] = [
     "usercustomize",
     "cloche/__init__",
     "cloche/start",
@@ -28,6 +28,7 @@ const MODULES: [&str; 8] = [
     "cloche/preload",
     "cloche/warm_pages",
     "cloche/exit",
+    "cloche/quiet_ends",
 ];
 /// The line of the Node.js preload that the constants replace.
 const NODE_CONSTANTS: &str = "const protocol = require('./protocol.cjs');\n";

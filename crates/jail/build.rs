@@ -15,10 +15,13 @@ mod policy;
 mod strict;
 #[path = "src/seccomp/table.rs"]
 mod table;
+#[path = "src/seccomp/wider.rs"]
+mod wider;
 
 use policy::{ArgCondition, FilterPolicy, SyscallVerdict};
 use strict::StrictPolicy;
 use table::{Arch, RuleTable};
+use wider::WiderPolicy;
 
 /// `seccomp` is the guest's filter; the others are those of our own processes.
 const POLICIES: [&str; 4] = ["seccomp", "server", "packer", "stack"];
@@ -26,6 +29,8 @@ const POLICIES: [&str; 4] = ["seccomp", "server", "packer", "stack"];
 const STRICT: &str = "policy/strict.json";
 /// What a contained cell, which has no namespaces, removes from that.
 const CONTAINED: &str = "policy/contained.json";
+/// What a mount server may do besides `server` until it has its mounts.
+const MOUNT_SERVER: &str = "policy/mount_server.json";
 
 fn main() -> ExitCode {
     println!("cargo::rerun-if-changed=policy");
@@ -53,11 +58,13 @@ fn compile_policies() -> Result<(), Box<dyn Error>> {
         fs::write(Path::new(&out).join(format!("{name}_denials.rs")), rows)?;
     }
     let out = Path::new(&out);
-    let parse_guest = || -> Result<FilterPolicy, Box<dyn Error>> {
-        Ok(FilterPolicy::parse(&fs::read_to_string("policy/seccomp.json")?)?)
+    let parse = |name: &str| -> Result<FilterPolicy, Box<dyn Error>> {
+        Ok(FilterPolicy::parse(&fs::read_to_string(format!("policy/{name}.json"))?)?)
     };
-    write_bundle_filter(&parse_guest()?, arch, out, "seccomp")?;
-    let strict = StrictPolicy::derive_policy(&fs::read_to_string(STRICT)?, parse_guest()?)?;
+    let waiting = WiderPolicy::derive_policy(&fs::read_to_string(MOUNT_SERVER)?, parse("server")?)?;
+    write_filter(&waiting, arch, &out.join("mount_server.bpf"))?;
+    write_bundle_filter(&parse("seccomp")?, arch, out, "seccomp")?;
+    let strict = StrictPolicy::derive_policy(&fs::read_to_string(STRICT)?, parse("seccomp")?)?;
     write_filter(&strict, arch, &out.join("seccomp_strict.bpf"))?;
     write_bundle_filter(&strict, arch, out, "seccomp_strict")?;
     let contained = StrictPolicy::derive_policy(&fs::read_to_string(CONTAINED)?, strict)?;

@@ -222,6 +222,7 @@ mod tests {
     use std::{fs, path::Path};
 
     use super::*;
+    use crate::job_writer::ExecProgram;
 
     /// A target and its check.
     type FuzzCheck = (&'static str, fn(&[u8]));
@@ -235,6 +236,22 @@ mod tests {
                 fs::read_dir(seeds).unwrap().map(|seed| seed.unwrap().path()).collect();
             assert!(!seeds.is_empty(), "{target} has no seeds");
             seeds.iter().for_each(|seed| check(&fs::read(seed).unwrap()));
+        }
+    }
+
+    #[test]
+    fn an_exec_record_of_any_length_is_executed() {
+        for len in [1, 4000, 4096, 5000, 100_000] {
+            let text = |len| CString::new(vec![b'x'; len]).unwrap();
+            let (args, env) = (vec![text(4), text(3)], vec![text(1), text(len)]);
+            let exec = ExecProgram { program: text(8), args, env, keeps_job: true };
+            // Whole reads, so that only the length of the record matters.
+            let mut job = vec![255];
+            job_writer::append_exec(&mut job, &exec).unwrap();
+            let mut port = MemoryPort::new(&job[1..], usize::MAX);
+            assert_eq!(job_reader::take_job_from(&mut port), Ok(()), "{len}");
+            assert!(port.executed, "{len}");
+            check_job(&job);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Shared between processes: the seccomp filters that `build.rs` compiles from `policy/`.
 //! `seccomp.json` is the filter of a guest, `strict.json` is what the strict profile removes from
 //! it, `contained.json` what a cell without namespaces removes from that, `server.json` is the
-//! server's, `packer.json` a packer's, `stack.json` a stack worker's.
+//! server's, `mount_server.json` what a mount server has besides that until it has its mounts,
+//! `packer.json` a packer's, `stack.json` a stack worker's.
 //!
 //! This file only embeds the results. It must not know how a filter is installed, nor decide what
 //! is in it: the policy does, with a reason for every rule. The modules below it run in the build
@@ -21,6 +22,8 @@ mod strict;
 mod table;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod wider;
 
 pub use crate::server::privileges::{confine_mount_server, confine_server};
 
@@ -50,6 +53,9 @@ static CONTAINED_PROGRAM: &AlignedProgram<[u8]> =
     &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/seccomp_contained.bpf")));
 static SERVER: &AlignedProgram<[u8]> =
     &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/server.bpf")));
+
+static MOUNT_SERVER: &AlignedProgram<[u8]> =
+    &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/mount_server.bpf")));
 
 static PACKER: &AlignedProgram<[u8]> =
     &AlignedProgram(*include_bytes!(concat!(env!("OUT_DIR"), "/packer.bpf")));
@@ -116,6 +122,12 @@ pub const fn guest_gvisor_filter(policy: SyscallPolicy) -> Option<&'static str> 
 #[must_use]
 pub fn server_filter() -> &'static [u8] {
     &SERVER.0
+}
+
+/// The first filter of a mount server, from `policy/server.json` and `policy/mount_server.json`.
+#[must_use]
+pub fn mount_server_filter() -> &'static [u8] {
+    &MOUNT_SERVER.0
 }
 
 /// The filter of a packer, from `policy/packer.json`.

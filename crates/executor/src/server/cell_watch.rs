@@ -116,6 +116,8 @@ pub(crate) async fn watch_cell(
         // The cell is gone, or lost with its spawner. After the timeout the outcome goes out
         // anyway.
         let _ = timeout(DEATH_TIMEOUT, exit.wait()).await;
+    } else if let (RunEnd::Reported(_), Some(storage)) = (&end, storage) {
+        storage.begin_finish();
     }
     stdout.read_rest().await;
     stderr.read_rest().await;

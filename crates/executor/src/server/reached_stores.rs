@@ -15,6 +15,7 @@ use cloche_model::{
     KeyPrefix, MountReport, MountSource, MountSpec, ObjectConnection, ObjectCredentials,
 };
 use cloche_mounts::{ObjectPath, ObjectStorage, StorageError, SystemAccess};
+use futures::future::try_join_all;
 
 use super::run_error::RunError;
 
@@ -36,18 +37,21 @@ pub(crate) struct ReachedStores {
 type LastAnswer = tokio::sync::Mutex<Option<(Instant, Result<(), StorageError>)>>;
 
 impl ReachedStores {
-    /// Sees to it that the store of every mount has answered a short while ago.
+    /// Sees to it that the store of every mount has answered a short while ago. The stores are asked
+    /// at the same time, so a run waits for the slowest one only; the first failure ends the wait.
     pub(super) async fn check_mounts(&self, mounts: &[MountSpec]) -> Result<(), RunError> {
-        for mount in mounts {
-            let MountSource::Objects { connection, prefix } = &mount.source else { continue };
-            if let Err(error) = self.check(connection, prefix).await {
-                let slug = mount.slug.to_string();
-                // What the store said is for the operator.
-                tracing::warn!(name = slug, %error, "a store did not answer before a run");
-                return Err(RunError::Storage { slug, reason: describe_fault(&error).to_owned() });
-            }
-        }
-        Ok(())
+        try_join_all(mounts.iter().map(|mount| self.check_mount(mount))).await.map(drop)
+    }
+
+    async fn check_mount(&self, mount: &MountSpec) -> Result<(), RunError> {
+        let MountSource::Objects { connection, prefix } = &mount.source else { return Ok(()) };
+        let checked = self.check(connection, prefix).await;
+        checked.map_err(|error| {
+            let slug = mount.slug.to_string();
+            // What the store said is for the operator.
+            tracing::warn!(name = slug, %error, "a store did not answer before a run");
+            RunError::Storage { slug, reason: describe_fault(&error).to_owned() }
+        })
     }
 
     /// Notes that stores have answered in a run.

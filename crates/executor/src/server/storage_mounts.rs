@@ -23,7 +23,11 @@ use rustix::{
     fs::{Mode, OFlags},
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
 };
-use tokio::{io::unix::AsyncFd, sync::mpsc, time::timeout};
+use tokio::{
+    io::unix::AsyncFd,
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
 
 use super::{
     cell::Cell, control_socket::ControlSocket, reached_stores::ReachedStores, run_error::RunError,
@@ -35,6 +39,9 @@ use crate::protocol::{MountServerUser, StorageMountRequest};
 const REPORT_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long a stopped run waits for the counts of its mount server. The program goes on meanwhile.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many questions of one mount server are answered at once.
+const MAX_LOOKUPS: usize = 8;
 
 /// Where the executor has what mounts need.
 #[derive(Clone, Debug, Default)]
@@ -68,6 +75,8 @@ pub(crate) struct StorageMounts {
     said: mpsc::Receiver<MountServerRequest>,
     reader: tokio::task::JoinHandle<()>,
     specs: Vec<MountSpec>,
+    /// The mount server knows that the program has ended.
+    is_finishing: bool,
     /// What the mount server has counted until the run was stopped.
     stopped: Option<Vec<MountReport>>,
 }
@@ -136,7 +145,13 @@ impl StorageMounts {
         let socket = Arc::new(AsyncFd::new(ours)?);
         let (says, said) = mpsc::channel(4);
         let reader = tokio::spawn(answer_questions(Arc::clone(&socket), says));
-        Ok(Self { socket, said, reader, specs, stopped: None })
+        Ok(Self { socket, said, reader, specs, is_finishing: false, stopped: None })
+    }
+
+    /// The program has ended: the mount server begins to store and to count, while the server looks
+    /// at what else the program has left.
+    pub(crate) fn begin_finish(&mut self) {
+        self.is_finishing = self.send(&MountCommand::Finish).is_ok();
     }
 
     /// Ends the mounts after the program has ended: what it wrote is stored when this returns.
@@ -182,7 +197,9 @@ impl StorageMounts {
     }
 
     async fn ask_for_reports(&mut self, control: &mut ControlSocket) -> Option<Vec<MountReport>> {
-        self.send(&MountCommand::Finish).ok()?;
+        if !self.is_finishing {
+            self.send(&MountCommand::Finish).ok()?;
+        }
         loop {
             match self.said.recv().await? {
                 MountServerRequest::Report(reports) => return Some(reports),
@@ -286,13 +303,17 @@ fn roots_file(directory: &Path) -> io::Result<&'static File> {
     Ok(ROOTS.get_or_init(|| file))
 }
 
-/// Answers questions of a mount server about names, and passes on what else it says.
+/// Answers questions of a mount server about names, some at a time, and passes on what else it says.
 async fn answer_questions(socket: Arc<AsyncFd<OwnedFd>>, says: mpsc::Sender<MountServerRequest>) {
+    let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS));
     loop {
         match receive_mount_packet::<MountServerRequest>(socket.get_ref()) {
             Ok((MountServerRequest::Resolve { id, host, private }, _)) => {
                 let socket = Arc::clone(&socket);
+                // A mount server that asks without end waits.
+                let Ok(turn) = Arc::clone(&lookups).acquire_owned().await else { return };
                 tokio::spawn(async move {
+                    let _turn = turn;
                     let found = SystemAccess.lookup(&host, private).await;
                     let addresses = found.map_err(|error| error.to_string());
                     let answer = MountCommand::Resolved { id, addresses };

@@ -145,6 +145,7 @@ impl<'a> CellRegistry<'a> {
         let is_reusable = kind != SpawnKind::Template && !prepared.plan.network;
         if let Some(record) = self.cells.get_mut(&cell) {
             record.network = network.filter(|_| is_reusable);
+            record.cgroup.as_mut().into_iter().for_each(Cgroup::close_entry);
         }
         if let Some((ours, _)) = fork {
             self.poller.add(WakeSource::Template(cell), &ours)?;
@@ -191,7 +192,11 @@ impl<'a> CellRegistry<'a> {
         let cgroup_fds = record.cgroup.as_ref().map(Cgroup::entry_fds).unwrap_or_default();
         let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain(cgroup_fds).collect();
         let ids = self.plans.ids_in_template(record.slot);
-        template.request_fork(cell, ids, self.plans.get(at).encoded_steps(false), &fds)
+        template.request_fork(cell, ids, self.plans.get(at).encoded_steps(false), &fds)?;
+        // The template has copies.
+        let record = self.cells.get_mut(&cell);
+        record.and_then(|record| record.cgroup.as_mut()).into_iter().for_each(Cgroup::close_entry);
+        Ok(())
     }
 
     /// Reads the answer of a template. If the template has ended, every fork that it owed failed.

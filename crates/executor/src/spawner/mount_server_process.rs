@@ -11,7 +11,7 @@ use cloche_jail::{
     privileges,
     sys::{self, CloneRequest, CloneSide, PrctlOption},
 };
-use cloche_mounts::{MountServerInput, run_mount_server};
+use cloche_mounts::{MountServerInput, prepare_mount_server, run_mount_server};
 use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
     process::Pid,
@@ -86,6 +86,7 @@ pub(super) fn start_mount_server(
     fork_in(cgroup, |spawner| {
         let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         close_others(&fds)?;
+        prepare_mount_server()?;
         run_server(start, fds.into_iter().map(sys::into_owned_fd).collect(), spawner)
     })
 }
@@ -98,6 +99,7 @@ fn fork_idle(cgroup: &CgroupEntry) -> io::Result<(OwnedFd, OwnedFd)> {
         close_others(&[socket])?;
         let socket = sys::into_owned_fd(socket);
         die_with(spawner)?;
+        prepare_mount_server()?;
         let mut inbox = PacketBuffer::new();
         let mut fds = Vec::new();
         loop {
@@ -162,10 +164,7 @@ fn die_with(spawner: Pid) -> io::Result<()> {
 
 /// In the new process: becomes an ordinary user, and serves.
 fn run_server(start: MountServerStart, fds: Vec<OwnedFd>, spawner: Pid) -> io::Result<()> {
-    match start.user {
-        Some((uid, gid)) => privileges::become_user(uid, gid)?,
-        None => privileges::drop_all_capabilities()?,
-    }
+    privileges::become_waiting_user(start.user)?;
     // After the change of user, which clears it.
     die_with(spawner)?;
     let mut fds = fds.into_iter();

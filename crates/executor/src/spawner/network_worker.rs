@@ -4,10 +4,14 @@
 //! The device is made in place: a device that is moved to another netns waits for an RCU grace
 //! period. The spawner keeps no descriptor of it, so that the end of the worker destroys it, and
 //! that wait is the worker's.
+//!
+//! A spawner without root cannot return to its own netns, which belongs to the user namespace of the
+//! host. There a short-lived child enters the cell's netns and passes the device back.
 
 use std::{
     fs::{self, File},
-    io,
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
     time::Instant,
 };
@@ -19,13 +23,27 @@ use cloche_jail::{
     privileges, seccomp,
     sys::{self, CloneRequest, CloneSide, PrctlOption, TunAddresses},
 };
-use rustix::fs::{Mode, OFlags};
+use rustix::{
+    fs::{Mode, OFlags},
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    },
+    process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit},
+};
 
 use super::{host_ids::HostIds, io_error};
 
 /// The limits of a stack worker, besides those that it keeps itself. It needs 64 MiB at most.
 pub(super) const WORKER_LIMITS: CgroupLimits =
     CgroupLimits { memory: Some(96 << 20), pids: Some(4), cpu: Some(1000) };
+
+/// The most open files of a worker: its connections and flows, 256 of each, and some more. Without
+/// it a worker that was broken into could hold as many sockets as its broker can make.
+const WORKER_FILES: u64 = 1024;
+
+/// The error of a device that was not made for a reason that has no number.
+const EIO: i32 = 5;
 
 /// A stack worker. It ends with its cell, or when the session with the broker ends.
 pub(super) struct NetworkWorker {
@@ -85,6 +103,9 @@ impl NetworkAttacher {
         let node = self.tun_node.as_ref().ok_or_else(|| {
             io::Error::other("this host has no /dev/net/tun; load the kernel module tun")
         })?;
+        if self.ids.is_none() {
+            return make_device_in_child(cell, node.as_fd(), addresses);
+        }
         let own = self.own_netns.as_ref().ok_or(io::ErrorKind::NotFound)?;
         sys::setns(cell.as_raw_fd(), sys::CLONE_NEWNET).map_err(io_error)?;
         let made = make_device_here(node.as_fd(), addresses);
@@ -120,6 +141,73 @@ fn cell_addresses(ipv6: bool) -> TunAddresses {
         v4_prefix: addresses::PREFIX_V4,
         v6: ipv6.then(|| (addresses::CELL_V6.octets(), addresses::PREFIX_V6)),
         mtu: addresses::MTU,
+    }
+}
+
+/// Makes the device in a child that enters the netns of a cell and ends there. It sends the device,
+/// or the number of the error.
+fn make_device_in_child(
+    cell: BorrowedFd<'_>,
+    node: BorrowedFd<'_>,
+    addresses: &TunAddresses,
+) -> io::Result<OwnedFd> {
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let request = CloneRequest { namespaces: 0, cgroup: None };
+    match sys::clone(request).map_err(io_error)? {
+        CloneSide::Child => {
+            let _ = sys::prctl(PrctlOption::ParentDeathSignal, 9);
+            let made = sys::setns(cell.as_raw_fd(), sys::CLONE_NEWNET)
+                .map_err(io_error)
+                .and_then(|()| make_device_here(node, addresses));
+            let sent = send_device(theirs.as_fd(), &made);
+            sys::exit(i32::from(sent.is_err()))
+        }
+        CloneSide::Parent(_, pidfd) => {
+            let pidfd = sys::into_owned_fd(pidfd);
+            // Only the child has the other end now, so its death ends the wait.
+            drop(theirs);
+            let made = receive_device(ours.as_fd());
+            // The loop may have reaped it by then.
+            let _ = rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            made
+        }
+    }
+}
+
+fn send_device(socket: BorrowedFd<'_>, made: &io::Result<OwnedFd>) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = made.as_ref().ok().map(|tun| [tun.as_fd()]);
+    if let Some(fds) = &fds {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let errno = made.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(EIO));
+    let bytes = errno.to_ne_bytes();
+    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive_device(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut errno = [0; size_of::<i32>()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut errno)];
+    rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut fds) = message
+            && let Some(tun) = fds.next()
+        {
+            return Ok(tun);
+        }
+    }
+    match i32::from_ne_bytes(errno) {
+        0 => Err(io::Error::other("the process that makes the tun device died")),
+        errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 
@@ -170,6 +258,13 @@ fn run_worker(
     // A change of the user clears it.
     sys::prctl(PrctlOption::ParentDeathSignal, 9).map_err(io_error)?;
     privileges::forbid_inspection()?;
+    limit_open_files()?;
     sys::install_logged_seccomp(seccomp::stack_filter()).map_err(io_error)?;
     stack::run(tun, session)
+}
+
+fn limit_open_files() -> io::Result<()> {
+    let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX).min(WORKER_FILES);
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    Ok(setrlimit(Resource::Nofile, limit)?)
 }

@@ -270,7 +270,7 @@ impl PreparedResources {
 
     /// The server has released the gauges of a cell that is gone: its cgroup can be reused.
     pub(super) fn release_gauges(&mut self, cell: CellId) {
-        let Some((limits, cgroup)) = self.being_read.remove(&cell) else { return };
+        let Some((limits, mut cgroup)) = self.being_read.remove(&cell) else { return };
         if !cgroup.renew() {
             self.retire_cgroup(cgroup);
             return;

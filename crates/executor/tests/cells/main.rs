@@ -24,6 +24,7 @@ mod random_homes;
 mod reuse;
 mod storage;
 mod storage_formats;
+mod storage_small_files;
 mod strict;
 mod substrate_images;
 mod substrates;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
                 reuse::TESTS,
                 storage::TESTS,
                 storage_formats::TESTS,
+                storage_small_files::TESTS,
                 strict::TESTS,
                 substrate_images::TESTS,
                 substrates::TESTS,

@@ -17,6 +17,7 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     usage_of_one_cell_is_not_counted_for_the_next,
     a_signal_does_not_interrupt_the_making_of_a_socket,
     a_program_that_has_reported_its_end_does_not_continue,
+    an_announced_end_is_believed_once_every_child_and_thread_is_gone,
 ];
 
 /// An executor whose cells are all forked by one template, when they are needed.
@@ -222,6 +223,38 @@ async fn a_program_that_has_reported_its_end_does_not_continue() {
         assert_eq!(outcome.ending, RunEnding::Exited(7));
         assert!(outcome.usage.wall < Duration::from_secs(10), "{:?}", outcome.usage);
         seen += 1;
+    }
+    executor.wait_for_teardown().await;
+    executor.stop().await;
+}
+
+/// What a program does before it announces its end, and how it ends. One that is not believed is
+/// continued and exits with 9.
+const ANNOUNCEMENTS: [(&str, u8); 6] = [
+    ("pass", 7),
+    ("os.waitpid(os.fork() or os._exit(0), 0)", 7),
+    ("os.waitid(os.P_PID, os.fork() or os._exit(0), os.WEXITED | os.WNOWAIT)", 9),
+    ("os.fork() or (time.sleep(60), os._exit(0))", 9),
+    ("for _ in range(300): os.waitpid(os.fork() or os._exit(0), 0)", 9),
+    (
+        "threading.Thread(target=str).start()
+while os.listdir('/proc/self/task')[1:]: pass",
+        7,
+    ),
+];
+
+async fn an_announced_end_is_believed_once_every_child_and_thread_is_gone() {
+    let Some(executor) = start_with_template().await else { return };
+    for (before, code) in ANNOUNCEMENTS {
+        let program = format!(
+            "import ctypes, os, signal, threading, time
+{before}
+ctypes.CDLL(None).prctl(15, b'cloche end 7')
+os.kill(os.getpid(), signal.SIGSTOP)
+os._exit(9)"
+        );
+        let outcome = run_with(&executor, &program, RunLimits::default()).await;
+        assert_eq!(outcome.ending, RunEnding::Exited(code), "{before}: {outcome:?}");
     }
     executor.wait_for_teardown().await;
     executor.stop().await;

@@ -17,7 +17,7 @@ use cloche_model::{
 };
 use cloche_mounts::{ObjectPath, ObjectStorage, PutCondition, SystemAccess, VolumeStore};
 use cloche_test_support::{eventually, moto::Moto, own_main::OwnTest, own_tests, processes};
-use tokio::sync::mpsc;
+use tokio::sync::{Barrier, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::host;
@@ -37,6 +37,7 @@ pub(crate) const TESTS: &[OwnTest] = own_tests![
     a_directory_is_mounted_in_parked_and_forked_cells,
     a_mount_that_cannot_be_made_ends_the_run_before_any_code,
     a_store_that_does_not_answer_ends_the_run_before_any_code,
+    the_stores_of_a_run_are_asked_at_the_same_time,
     keys_without_a_name_are_hidden,
     of_two_writers_the_second_gets_estale,
     large_files_are_uploaded_in_parts_and_read_back,
@@ -75,7 +76,7 @@ impl StorageHost {
         id
     }
 
-    async fn run(&self, spec: RunSpec) -> RunOutcome {
+    pub(crate) async fn run(&self, spec: RunSpec) -> RunOutcome {
         self.executor.run(spec, RunIo::default()).await.unwrap()
     }
 
@@ -422,6 +423,18 @@ async fn a_store_that_does_not_answer_ends_the_run_before_any_code() {
     host.executor.stop().await;
 }
 
+async fn the_stores_of_a_run_are_asked_at_the_same_time() {
+    let Some(host) = StorageHost::start(None).await else { return };
+    // None of them answers before all of them were asked.
+    let barrier = Arc::new(Barrier::new(3));
+    let start = || FaultyStore::start_at(Fault::None, Arc::clone(&barrier));
+    let stores = [start().await, start().await, start().await];
+    let mounts = stores.iter().enumerate();
+    let mounts = mounts.map(|(at, store)| bucket(&format!("s{at}"), &store.endpoint, "")).collect();
+    assert_eq!(host.output(bash("ls /data | tr '\\n' ' '", mounts)).await, "s0 s1 s2 ");
+    host.executor.stop().await;
+}
+
 async fn keys_without_a_name_are_hidden() {
     let Some(moto) = Moto::start() else { return };
     let Some(host) = StorageHost::start(None).await else { return };
@@ -657,7 +670,9 @@ async fn a_mount_server_has_limits_of_its_own_and_for_buckets_an_id() {
         let (output, mut lines) = mpsc::channel(16);
         let cancel = CancellationToken::new();
         let io = RunIo { output: Some(output), cancel: cancel.clone(), ..RunIo::default() };
-        let code = "import os, time\nos.listdir('/data')\nprint('up', flush=True)\ntime.sleep(100)";
+        // A mount server has no threads before its mount is used.
+        let code = "import os, time\nos.listdir('/data/' + os.listdir('/data')[0])\n\
+                    print('up', flush=True)\ntime.sleep(100)";
         let running = host.executor.run(python(code, vec![mount]), io);
         let looking = async {
             lines.recv().await.unwrap();
@@ -671,6 +686,9 @@ async fn a_mount_server_has_limits_of_its_own_and_for_buckets_an_id() {
             let user: u32 = field("Uid:").parse().unwrap();
             assert_eq!(user != server, is_own && server == 0, "{status}");
             assert_eq!((&*field("CapEff:"), &*field("NoNewPrivs:")), ("0000000000000000", "1"));
+            // The last filter takes away the calls with which it has confined itself.
+            let filters: u32 = field("Seccomp_filters:").parse().unwrap();
+            assert!(field("Seccomp:") == "2" && filters >= 3, "{status}");
             let parent = fs::read_to_string(format!("/proc/{}/cgroup", field("PPid:"))).unwrap();
             assert_ne!(read("cgroup"), parent);
             cancel.cancel();

@@ -372,19 +372,27 @@ fn read_parts<P: JobPort>(
 /// Takes an exec record: flags, counts of arguments and variables, length, then the program's path,
 /// the arguments and the variables, each after its length and with its NUL.
 fn take_exec(port: &mut impl JobPort) -> Result<()> {
-    let [flags, args, vars, len] = read_words(port)?;
-    let mut strings = [0; EXEC_BYTES];
+    // Every page of a buffer costs a page fault, so that of most jobs is small.
+    const USUAL: usize = 4 << 10;
+    match read_words(port)? {
+        words @ [.., len] if len as usize <= USUAL => exec_strings::<_, USUAL>(port, words),
+        words => exec_strings::<_, EXEC_BYTES>(port, words),
+    }
+}
+
+/// Executes a program with at most `MOST` bytes of strings. Not inlined, so that each size has its
+/// own stack.
+#[inline(never)]
+fn exec_strings<P: JobPort, const MOST: usize>(port: &mut P, words: [u32; 4]) -> Result<()> {
+    let [flags, args, vars, len] = words;
+    let mut strings = [0; MOST];
     let strings = strings.get_mut(..len as usize).ok_or(Errno::INVAL)?;
     read_exact(port, strings)?;
     let mut rest = ProgramReader::new(strings);
     let mut next = || rest.read_text().ok_or(Errno::INVAL);
     let program = next()?;
     let mut lists = ExecLists { args: StringList::new(), env: StringList::new() };
-    for _ in 0..args {
-        lists.args.push(next()?)?;
-    }
-    for _ in 0..vars {
-        lists.env.push(next()?)?;
-    }
+    (0..args).try_for_each(|_| lists.args.push(next()?))?;
+    (0..vars).try_for_each(|_| lists.env.push(next()?))?;
     port.exec_program(program, &lists, flags & EXEC_KEEPS_JOB != 0)
 }

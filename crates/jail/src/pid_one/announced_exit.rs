@@ -11,8 +11,11 @@ use crate::{
         fmt_buf::FmtBuf,
         proc_file::{open_file, parse_decimal, read_and_close},
     },
-    sys::{self, RawFd},
+    sys::{self, Errno, RawFd},
 };
+
+/// The kernel gives out no smaller pid once it has given out all of them (`RESERVED_PIDS`).
+const FIRST_REUSED_PID: u32 = 300;
 
 /// The files that say how a stopped main process has ended. The kernel writes them when they are
 /// read, and finding them takes longer than reading them.
@@ -32,7 +35,7 @@ impl LastWordFiles {
 /// The exit code that a stopped main process has announced in its name.
 ///
 /// If the name is no last word, something else stopped the process, and it stays stopped. If it is
-/// one but another process or thread exists or existed, the process is continued and ends as usual.
+/// one but another process exists, the process is continued and ends as usual.
 pub(super) fn announced_exit_code(
     main: i32,
     files: &mut LastWordFiles,
@@ -48,7 +51,7 @@ pub(super) fn announced_exit_code(
     // After the name, the state and the parent come 15 numbers, then the number of threads.
     let fields = rest[digits..].strip_prefix(b") T 1 ").unwrap_or_default();
     let threads = fields.split(|byte| *byte == b' ').nth(15).and_then(parse_decimal);
-    if code <= 0xff && threads.is_some() && threads == count_ever_started(files) {
+    if code <= 0xff && threads.is_some_and(|threads| nothing_else_lives(threads, files)) {
         // The process does nothing any more, and no other process exists that could continue it. If
         // it has set a timer to continue, pid 1 kills it when it continues, and before its home is
         // read. Killed here, its memory would be freed before the report.
@@ -56,6 +59,23 @@ pub(super) fn announced_exit_code(
     }
     let _ = sys::kill(main, SIGCONT);
     None
+}
+
+/// Whether the threads of the main process, which has stopped, are all that is left besides pid 1.
+fn nothing_else_lives(threads: u32, files: &mut LastWordFiles) -> bool {
+    let Some(started) = count_ever_started(files) else { return false };
+    if threads == started {
+        return true;
+    }
+    let last = started.saturating_add(1);
+    // Elsewhere, and after a wrap-around, the pids up to the last one are not all there are.
+    if sys::getpid() != 1 || last >= FIRST_REUSED_PID {
+        return false;
+    }
+    let lives = |pid: &i32| sys::kill(*pid, 0) != Err(Errno::SRCH);
+    let living = (2..=last.cast_signed()).filter(lives).count();
+    // What was started by a process before it ended would have raised the number.
+    living == threads as usize && count_ever_started(files) == Some(started)
 }
 
 /// How many processes and threads, besides pid 1, were ever started in this pid namespace. Pids are

@@ -5,7 +5,7 @@
 use std::io;
 
 use crate::{
-    seccomp::server_filter,
+    seccomp::{mount_server_filter, server_filter},
     shared::small_filter::{FilterVerdict, SmallFilter},
     sys::{self, Call, Errno, PrctlOption},
 };
@@ -55,25 +55,52 @@ fn drop_capabilities() -> io::Result<()> {
 /// # Errors
 /// If the kernel accepts no filter.
 pub fn confine_server() -> sys::Result<()> {
-    let silent =
-        SmallFilter::of_calls(&[Call::Clone3], FilterVerdict::NotImplemented, FilterVerdict::Allow);
-    sys::install_seccomp(silent.as_bytes())?;
+    install_silent_refusals(&[Call::Clone3])?;
     sys::install_logged_seccomp(server_filter())
 }
 
-/// Puts a mount server under the server's filter, which is made for the same kind of program. Without
-/// network it also gets no socket: the ones that it has are open.
+/// Confines a mount server that waits for its mounts. It can still become an ordinary user by
+/// [`become_waiting_user`], and restrict itself to the directories of its mounts.
+pub fn prepare_mount_server() -> io::Result<()> {
+    drop_bounding_set()?;
+    sys::prctl(PrctlOption::NoNewPrivs, 1).map_err(to_io_error)?;
+    install_silent_refusals(&[Call::Clone3]).map_err(to_io_error)?;
+    sys::install_logged_seccomp(mount_server_filter()).map_err(to_io_error)
+}
+
+/// A process that was prepared becomes another user, if it can, and gives up every capability.
+pub fn become_waiting_user(user: Option<(u32, u32)>) -> io::Result<()> {
+    if let Some((uid, gid)) = user {
+        sys::become_user(uid, gid, true).map_err(to_io_error)?;
+    }
+    sys::capset_none().map_err(to_io_error)
+}
+
+/// Takes from a mount server what it needed to confine itself. From now on it has the calls of the
+/// server, and without network no socket: the ones that it has are open.
 ///
 /// # Errors
 /// If the kernel accepts no filter.
 pub fn confine_mount_server(has_network: bool) -> sys::Result<()> {
-    if !has_network {
-        let calls = [Call::Socket];
-        let no_sockets =
-            SmallFilter::of_calls(&calls, FilterVerdict::NotImplemented, FilterVerdict::Allow);
-        sys::install_seccomp(no_sockets.as_bytes())?;
-    }
-    confine_server()
+    const FINAL: [Call; 9] = [
+        Call::Setgroups,
+        Call::Setresgid,
+        Call::Setresuid,
+        Call::Capset,
+        Call::LandlockCreateRuleset,
+        Call::LandlockAddRule,
+        Call::LandlockRestrictSelf,
+        Call::Seccomp,
+        Call::Socket,
+    ];
+    let kept = usize::from(has_network);
+    install_silent_refusals(&FINAL[..FINAL.len() - kept])
+}
+
+/// Answers these calls with `ENOSYS` and without a line in the audit log.
+fn install_silent_refusals(calls: &[Call]) -> sys::Result<()> {
+    let filter = SmallFilter::of_calls(calls, FilterVerdict::NotImplemented, FilterVerdict::Allow);
+    sys::install_seccomp(filter.as_bytes())
 }
 
 fn to_io_error(errno: Errno) -> io::Error {

@@ -6,7 +6,7 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io,
     os::{
         fd::{AsRawFd, RawFd},
         unix::fs::FileExt,
@@ -17,8 +17,10 @@ use std::{
 
 mod hierarchy;
 mod page_cache;
+mod renewal;
 
 pub use hierarchy::{CgroupHierarchy, V1Controllers};
+use renewal::{MOST_TIME, RenewalDirs};
 
 /// The limits of a cgroup; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -67,68 +69,17 @@ impl CgroupLimits {
 pub struct Cgroup {
     /// Its directories: one with v2, one per hierarchy with v1.
     dirs: Vec<PathBuf>,
-    /// The open files through which a process enters: `tasks` with v1, `cgroup.procs` with v2.
+    /// The open files through which a process enters: `tasks` with v1, `cgroup.procs` with v2. None
+    /// once the first process has entered.
     entry_files: Vec<File>,
     /// v2: the open directory, for `CLONE_INTO_CGROUP`.
     start_in: Option<File>,
     gauges: CgroupGauges,
-    /// The files to reuse it, if that is possible.
-    renewal: Option<RenewalFiles>,
+    /// What is needed to reuse it, if that is possible.
+    renewal: Option<Box<RenewalDirs>>,
     /// The most processor time with which it is reused.
     most_cpu_time: Duration,
 }
-
-/// The files to reset a v1 cgroup. A cell that printed a line leaves only counters in its cgroup,
-/// and making and removing four directories takes half a millisecond.
-#[derive(Debug)]
-struct RenewalFiles {
-    /// The number of its members.
-    members: File,
-    /// The memory that is charged to it.
-    memory: File,
-    /// The queues of its sockets, if the kernel counts them.
-    sockets: Option<File>,
-    /// The counters of processor time and of peak memory; a write resets them. They are opened
-    /// apart from the gauges, which the server has, too.
-    counters: [File; 2],
-}
-
-impl RenewalFiles {
-    fn open_for_cell(controllers: &V1Controllers, name: &str) -> io::Result<Self> {
-        let file = |base: &Option<PathBuf>, file: &str| match base {
-            Some(base) => Ok(base.join(name).join(file)),
-            None => Err(io::Error::from(io::ErrorKind::NotFound)),
-        };
-        let write = |path: PathBuf| File::options().write(true).open(path);
-        Ok(Self {
-            members: File::open(file(&controllers.pids, "pids.current")?)?,
-            memory: File::open(file(&controllers.memory, "memory.usage_in_bytes")?)?,
-            sockets: File::open(file(&controllers.memory, "memory.kmem.tcp.usage_in_bytes")?).ok(),
-            counters: [
-                write(file(&controllers.cpuacct, "cpuacct.usage")?)?,
-                write(file(&controllers.memory, "memory.max_usage_in_bytes")?)?,
-            ],
-        })
-    }
-
-    /// Whether it has no members and hardly any memory is charged to it.
-    fn is_empty(&self) -> bool {
-        read_number(&self.members) == Some(0)
-            && read_number(&self.memory).is_some_and(|bytes| bytes <= MOST_LEFT_OVER)
-            && self.sockets.as_ref().is_none_or(|sockets| read_number(sockets) == Some(0))
-    }
-
-    fn reset_counters(&self) -> bool {
-        self.counters.iter().all(|mut counter| counter.write_all(b"0").is_ok())
-    }
-}
-
-/// The most memory that may be charged to a cgroup that is reused: the kernel keeps dentries, and
-/// pages for the next charge.
-const MOST_LEFT_OVER: u64 = 1 << 20;
-/// The part of a quota period, a tenth of a second, that the last members of a reused cgroup may
-/// have used: a tenth of it. The rest is left for the next members.
-const MOST_TIME: u32 = 10;
 
 /// v1: the limit of the queues of its sockets.
 const SOCKET_LIMIT: &str = "memory.kmem.tcp.limit_in_bytes";
@@ -235,9 +186,8 @@ impl Cgroup {
         if let Some(dir) = make(&controllers.cpuacct)? {
             gauges.cpu = File::open(dir.join("cpuacct.usage")).ok();
         }
-        let open = |dir: &PathBuf| File::options().write(true).open(dir.join("tasks"));
-        let entry_files = dirs.iter().map(open).collect::<io::Result<_>>()?;
-        let renewal = RenewalFiles::open_for_cell(controllers, name).ok();
+        let entry_files = open_tasks(&dirs)?;
+        let renewal = RenewalDirs::of_cell(controllers, name).map(Box::new);
         Ok(Self {
             dirs,
             entry_files,
@@ -297,25 +247,6 @@ impl Cgroup {
         }
     }
 
-    /// Whether [`Cgroup::renew`] can succeed on this host.
-    #[must_use]
-    pub const fn is_renewable(&self) -> bool {
-        self.renewal.is_some()
-    }
-
-    /// Resets it for the next cell, if the last one has left nothing in it: no member, hardly any
-    /// memory or processor time, no OOM kill. Not after [`Cgroup::kill`], which changes the limits.
-    /// If it returns false, the cgroup can still be removed.
-    #[must_use]
-    pub fn renew(&self) -> bool {
-        let (Some(renewal), Some(used)) = (&self.renewal, self.gauges.read_all()) else {
-            return false;
-        };
-        let hardly_used = used.oom_kills == 0 && used.cpu <= self.most_cpu_time;
-        let is_new = hardly_used && renewal.is_empty() && renewal.reset_counters();
-        is_new && self.gauges.idle.as_ref().is_none_or(|idle| idle.write_all_at(b"0", 0).is_ok())
-    }
-
     /// Removes the directories that have no members; returns true if none is left. A member that
     /// has not exited yet keeps its directory: call again.
     pub fn remove(&mut self) -> bool {
@@ -325,6 +256,11 @@ impl Cgroup {
         });
         self.dirs.is_empty()
     }
+}
+
+/// v1: the files through which a process enters, one for each directory.
+fn open_tasks(dirs: &[PathBuf]) -> io::Result<Vec<File>> {
+    dirs.iter().map(|dir| File::options().write(true).open(dir.join("tasks"))).collect()
 }
 
 /// Kernels before 5.15 have no such file.

@@ -11,6 +11,8 @@ impl Errno {
     pub const PERM: Self = Self(1);
     /// No such file or directory.
     pub const NOENT: Self = Self(2);
+    /// No such process.
+    pub const SRCH: Self = Self(3);
     /// Interrupted.
     pub const INTR: Self = Self(4);
     /// No such device or address; here: nobody reads from a FIFO.

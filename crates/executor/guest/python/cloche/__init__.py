@@ -10,6 +10,7 @@ The program must not see the runtime: names, modules, paths and variables are re
 - `preload`: keeps modules that were imported ahead, until a program imports them.
 - `warm_pages`: finds the memory pages that every program needs.
 - `exit`: ends a forked interpreter without a full finalisation.
+- `quiet_ends`: knows which objects and modules end without a trace.
 - `protocol`: constants, written by build.rs from `crates/jail/src/protocol/constants.rs`.
 
 Only modules that every CPython has at this moment may be imported at the top of these files.

@@ -17,19 +17,7 @@ import sys
 
 from cloche import own_builtins as __builtins__  # noqa: F401
 from cloche import protocol
-
-# Modules in C whose objects end unnoticed, but for those with a `__del__`, which are looked at one
-# by one. A module that is not here costs the first chance: `ctypes` loads libraries that end in
-# their own way, `gc` can hide objects from us, `dbm` writes when it closes.
-_QUIET = frozenset("""
-    _abc _ast _asyncio _bisect _blake2 _bz2 _codecs _collections _collections_abc _contextvars
-    _csv _datetime _decimal _elementtree _functools _hashlib _heapq _hmac _io _json _locale _lzma
-    _md5 _opcode _operator _pickle _posixsubprocess _queue _random _sha1 _sha2 _sha256 _sha3
-    _sha512 _signal _socket _sqlite3 _sre _ssl _stat _statistics _string _struct _suggestions
-    _symtable _sysconfig _thread _tokenize _tracemalloc _types _typing _uuid _warnings _weakref
-    _zoneinfo _zstd array atexit binascii builtins cmath errno fcntl grp itertools marshal math
-    mmap posix pwd pyexpat resource select sys termios time unicodedata zlib
-""".split())
+from cloche.quiet_ends import QuietEnds
 
 
 def _noting_code(member, noted):
@@ -97,10 +85,12 @@ class FastExit:
         self.modules, self.used = preloaded.modules, preloaded.used
         self.ctypes = preloaded.module("ctypes")
         self.py_object = self.ctypes.py_object
-        self.gc, weakref, self.itertools, self.operator, self.atexit = map(
-            preloaded.module, ("gc", "weakref", "itertools", "_operator", "atexit"))
-        self.reference, self.proxies = weakref.ref, weakref.ProxyTypes
+        self.gc, self.itertools, self.operator, self.atexit = map(
+            preloaded.module, ("gc", "itertools", "_operator", "atexit"))
+        self.ends = QuietEnds(preloaded)
+        self.reference = self.ends.reference
         self.main = self.reference(sys.modules["__main__"])
+        self.main_name_count = len(vars(self.main()))
         self.is_finalizing, self.objects = sys.is_finalizing, self.gc.get_objects
         self.stdout, self.stderr = sys.stdout, sys.stderr
         self.kinds_of_exit = len(SystemExit.__subclasses__())
@@ -112,10 +102,6 @@ class FastExit:
         self.filter_count = len(self.filters)
         self.bare = bare = frozenset(sys.modules)
         self.is_new = lambda name: name not in bare
-        self.plain = set()  # the ids of types whose objects end unnoticed
-        self.bases_of, self.names_of, self.name_of = (
-            vars(type)[name].__get__ for name in ("__mro__", "__dict__", "__name__"))
-        self.ModuleSpec = sys.modules["_frozen_importlib"].ModuleSpec
         # `site` is the last module from before the program, so the first of those to go; and
         # of its names those with one underscore go first.
         self.site = vars(sys.modules["site"])
@@ -145,7 +131,11 @@ class FastExit:
         self.seen.extend(self.itertools.chain.from_iterable(parts))
         self._exit_code()
         self._is_noticeable()
-        list(map(self._is_plain, self.objects()))
+        for thing in self.objects():
+            try:
+                self.ends.is_plain(thing)
+            except Exception:
+                continue  # an object of a preloaded module that is not as usual
         self.seen.clear()
 
     # Iterators over what the interpreter has to tell. All of them are made before the program runs,
@@ -179,6 +169,8 @@ class FastExit:
         yield _get(_get(_get(system, trace), "tb_frame"), "f_lasti")
         yield map(id, _get(_get(_get(system, trace), "tb_frame"), "f_back"))
         yield _get(_get(_get(_get(system, trace), "tb_frame"), "f_code"), "co_name")
+        yield map(isinstance, _get(system, "last_value"), (SyntaxError,))
+        yield map(len, (vars(self.main()),))
 
     def _prepare_second_chance(self):
         """A weak reference calls us when the first name of `site` goes."""
@@ -194,7 +186,7 @@ class FastExit:
         if in_program or (out, err) != (id(self.stdout), id(self.stderr)):
             return None
         # The defaults hold before there was a closer look.
-        subclasses, interrupted, *where = self.seen[7:13] or (self.kinds_of_exit, True)
+        subclasses, interrupted, *where = self.seen[7:15] or (self.kinds_of_exit, True)
         if subclasses != self.kinds_of_exit or not named:
             return None
         # Until 3.13 the interpreter ends in the middle of its main file then, and has not forgotten
@@ -205,9 +197,11 @@ class FastExit:
             return 0
         # The interpreter forgets the name of the main file when that is through, however it ended.
         # An exception ended it if the program's frame is where its traceback begins.
-        begins, ended, below, name = where or (None,) * 4
+        begins, ended, below, name, is_syntax, name_count = where or (None,) * 6
         fell = begins is not None and begins == ended and below == id(None) and name == "<module>"
-        return 1 if fell and not interrupted else None
+        # A program that cannot be compiled has no frame and has named nothing.
+        was_refused = begins is None and is_syntax and name_count == self.main_name_count
+        return 1 if (fell or was_refused) and not interrupted else None
 
     def _code_of_system_exit(self):
         """`sys.exit` or its like has left the main file. Only one code may have been asked for."""
@@ -237,64 +231,23 @@ class FastExit:
             return
         # What the program has imported comes last. The rest is not looked at, and so not copied.
         new = list(self.itertools.takewhile(self.is_new, reversed(sys.modules)))
-        if len(self.filters) != self.filter_count or len(sys.modules) != len(new) + len(self.bare):
+        if self._has_own_filters() or len(sys.modules) != len(new) + len(self.bare):
             return
-        if all(map(self._is_quiet, map(sys.modules.get, new))):
+        if all(map(self.ends.is_quiet_module, map(sys.modules.get, new))):
             things = self.objects()
-            if "_sqlite3" in sys.modules and any(map(self._is_database, things)):
+            # The program's module is hidden if any object is, by `gc.freeze`.
+            names = vars(self.main())
+            if not any(thing is names for thing in things):
                 return
             self.quiet.append(True)
-            kinds = map(id, map(type, things))
-            if self.plain.issuperset(kinds) or all(map(self._is_plain, things)):
+            if self.ends.are_all_quiet(things):
                 self._leave(code)
 
-    def _is_quiet(self, module):
-        """Whether what a module has made ends unnoticed, but for what is written in Python."""
-        spec = vars(module).get("__spec__") if type(module) is type(sys) else None
-        if type(spec) is not self.ModuleSpec:
-            return False
-        return (spec.origin or "")[-3:] == ".py" or spec.name in _QUIET
-
-    def _is_database(self, thing):
-        """Whether an object of `sqlite3` keeps a database open. Its end rolls back and removes the
-        journal. A statement keeps one open that is closed otherwise.
-        """
-        for base in self.bases_of(type(thing)):
-            names = self.names_of(base)
-            if names.get("__module__") == "sqlite3" and self.name_of(base) == "Statement":
-                return True
-            if names.get("__module__") == "sqlite3" and self.name_of(base) == "Connection":
-                try:
-                    names["total_changes"].__get__(thing)
-                except Exception:
-                    return False  # it is closed
-                return True
-        return False
-
-    def _is_plain(self, thing):
-        """Whether the end of an object goes unnoticed; of a class, that of its instances."""
-        kind, reference = type(thing), self.reference
-        if id(kind) in self.plain:
-            return True
-        if issubclass(kind, type):
-            is_exit = any(base is SystemExit for base in self.bases_of(thing))
-            return not self._has_end(thing) and not is_exit
-        if kind is reference:
-            return self._is_harmless(thing.__callback__)
-        if self._has_end(kind) or issubclass(kind, (*self.proxies, reference)):
-            return False
-        self.plain.add(id(kind))
-        return True
-
-    def _is_harmless(self, callback):
-        """Whether it is None, or how abstract classes and thread-local data forget others."""
-        if type(callback) is not type(len):
-            return callback is None
-        is_known = callback.__name__ in ("_destroy", "_localdummy_destroyed")
-        return is_known and type(callback.__self__) is self.reference
-
-    def _has_end(self, kind):
-        return any("__del__" in self.names_of(base) for base in self.bases_of(kind))
+    def _has_own_filters(self):
+        """Whether the program has changed which warnings are shown: some come at the very end."""
+        warnings = sys.modules.get("warnings")
+        return len(self.filters) != self.filter_count or (
+            warnings is not None and vars(warnings).get("filters") is not self.filters)
 
     # The second chance: called by a weak reference while modules are taken apart.
 
@@ -315,7 +268,7 @@ class FastExit:
 
     def _is_noticeable(self):
         """Whether an object is left whose end a program could see."""
-        return any(map(self._has_end, {type(thing) for thing in self.objects()}))
+        return any(map(self.ends.is_noticeable, self.objects()))
 
     def _leave(self, code):
         try:

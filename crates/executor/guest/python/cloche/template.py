@@ -15,6 +15,8 @@ from cloche.preload import Preloaded
 
 # What the runtime itself imports in a template.
 _OWN_IMPORTS = ["ctypes", "gc", "weakref", "itertools", "select", "_operator"]
+# How often the pages that every program needs are measured.
+_MEASUREMENTS = 4
 # The most ranges of pages that are mapped ahead in each cell.
 _MOST_RANGES = 4096
 # The bit of the library's answer that says that a file of the job may be an archive.
@@ -90,12 +92,14 @@ class Template:
         """Forks a cell for each request. Returns in the cells, and in the probe of the warm-up
         pages, which goes the same way as a cell.
         """
-        # Twice: where a program's objects are made depends on what the first time leaves behind.
-        for _ in range(2):
+        # Where a program's objects are made depends on what each measurement leaves behind.
+        written = set()
+        for _ in range(_MEASUREMENTS):
             pages = warm_pages.measure(self.select, self.fast_exit)
             if pages is None:
                 return
-            self.note_pages(*pages)
+            written |= pages[0]
+            self.note_pages(warm_pages.join_pages(written), pages[1])
             self.gc.freeze()
         os.write(protocol.JOB_FD, protocol.READY.encode())
         self.python.PyOS_BeforeFork()

@@ -16,15 +16,15 @@ _PRESENT, _OF_A_FILE, _EXCLUSIVE = 0x80, 0x20, 0x01
 
 
 def measure(select, fast_exit):
-    """The pages that a program needs between its fork and its end: those it writes to and those it
-    only reads, each as a flat list of addresses and lengths. Returns None in the probe.
+    """The pages that a program needs between its fork and its end: the numbers of those it writes
+    to, and those it only reads as a flat list of addresses and lengths. Returns None in the probe.
 
     The probe is a copy of the template. It goes the whole way of a cell, with a program of ours,
     and stops at its end. The pages that it then has for itself are those that every program writes
     to. An idle second copy shares the pages that only the template itself has written to meanwhile.
     """
     if not os.path.exists("/proc/self/pagemap"):
-        return [], []
+        return set(), []
     (job_end, job_fd), (done_fd, done_end) = os.pipe(), os.pipe()
     idle = os.fork()
     if idle == 0:
@@ -39,7 +39,7 @@ def measure(select, fast_exit):
     os.write(job_fd, b"".join([
         job.encode_file(b"main.py", 0o600, b"print(1)\n"),
         job.encode_exec(list(map(b"=".join, os.environb.items())))]))
-    pages = [], []
+    pages = set(), []
     if select.select([done_fd], [], [], _PATIENCE)[0] and os.read(done_fd, 1):
         pages = _read_pages(probe)
     for pid in (probe, idle):
@@ -64,7 +64,7 @@ def _become_probe(job_end):
 
 def _read_pages(pid):
     """The pages of a process that has stopped. It has the mappings of this one."""
-    written, read = [], []
+    written, read = set(), []
     with open("/proc/self/maps") as maps, open("/proc/%d/pagemap" % pid, "rb", 0) as pagemap:
         for line in maps:
             addresses, access, _, _, _, *name = line.split()
@@ -75,7 +75,7 @@ def _read_pages(pid):
             pagemap.seek(start * 8)
             flags = memoryview(pagemap.read((end - start) * 8)).cast("Q")
             if access == "rw-p":
-                written += _ranges(start, flags)
+                written.update(start + at for at, flag in enumerate(flags) if _is_own(flag))
             else:
                 # One of each sixteen: the kernel maps the pages around it as well.
                 pages = {(start + at) >> 4: start + at
@@ -85,16 +85,15 @@ def _read_pages(pid):
     return written, read
 
 
-def _ranges(start, flags):
-    """The pages that a process has for itself, as ranges: address and length."""
-    ranges, at = [], 0
-    while at < len(flags):
-        begin = at
-        while at < len(flags) and _is_own(flags[at]):
-            at += 1
-        if at > begin:
-            ranges += [(start + begin) << _PAGE_BITS, (at - begin) << _PAGE_BITS]
-        at += 1
+def join_pages(pages):
+    """Pages as ranges: a flat list of addresses and lengths."""
+    ranges, last = [], None
+    for page in sorted(pages):
+        if page - 1 == last:
+            ranges[-1] += 1 << _PAGE_BITS
+        else:
+            ranges += [page << _PAGE_BITS, 1 << _PAGE_BITS]
+        last = page
     return ranges
 
 

@@ -102,10 +102,14 @@ class PreloadedLoggers(unittest.TestCase):
 
 class WarmPages(unittest.TestCase):
     def test_pages_become_ranges(self):
-        own, shared, file = 0x81 << 56, 0x80 << 56, 0xA1 << 56
-        flags = [own, own, shared, own, file, 0, own]
-        self.assertEqual(warm_pages._ranges(0x10, flags), [
+        self.assertEqual(warm_pages.join_pages({0x13, 0x10, 0x16, 0x11}), [
             0x10000, 0x2000, 0x13000, 0x1000, 0x16000, 0x1000])
+        self.assertEqual(warm_pages.join_pages(set()), [])
+
+    def test_pages_of_others_and_of_files_are_left_out(self):
+        own, shared, file = 0x81 << 56, 0x80 << 56, 0xA1 << 56
+        self.assertEqual(list(map(warm_pages._is_own, [own, shared, file, 0])),
+                         [True, False, False, False])
 
 
 class Shape(unittest.TestCase):

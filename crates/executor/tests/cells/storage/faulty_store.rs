@@ -6,6 +6,7 @@ use switch::Switch;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::Barrier,
 };
 
 /// How it misbehaves.
@@ -69,12 +70,21 @@ impl FaultyStore {
     pub(crate) const SIZE: usize = 3 << 20;
 
     pub(crate) async fn start(fault: Fault) -> Self {
+        Self::start_at(fault, Arc::new(Barrier::new(1))).await
+    }
+
+    /// Answers nothing until every store of the barrier has a connection.
+    pub(crate) async fn start_at(fault: Fault, barrier: Arc<Barrier>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let fault = Arc::new(Switch::new(fault));
         let shared = Arc::clone(&fault);
         let task = tokio::spawn(async move {
+            let mut others = Some(barrier);
             while let Ok((stream, _)) = listener.accept().await {
+                if let Some(others) = others.take() {
+                    others.wait().await;
+                }
                 tokio::spawn(serve_connection(stream, Arc::clone(&shared)));
             }
         });

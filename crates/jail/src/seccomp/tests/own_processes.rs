@@ -6,29 +6,35 @@
 use super::{
     super::{
         bpf::{self, return_value},
-        packer_filter,
+        mount_server_filter, packer_filter,
         policy::{FilterPolicy, SyscallVerdict},
         server_filter, stack_filter,
         table::{Arch, RuleTable},
+        wider::WiderPolicy,
     },
     machine::{Call, run},
 };
 
 const SERVER: &str = include_str!("../../../policy/server.json");
+const MOUNT_SERVER: &str = include_str!("../../../policy/mount_server.json");
 const PACKER: &str = include_str!("../../../policy/packer.json");
 const STACK: &str = include_str!("../../../policy/stack.json");
 
 /// Asserts on every architecture that has the call.
 #[track_caller]
 fn expect(policy: &str, verdict: SyscallVerdict, name: &str, args: &[u64]) {
-    let policy = FilterPolicy::parse(policy).unwrap();
+    expect_of(&FilterPolicy::parse(policy).unwrap(), verdict, name, args);
+}
+
+#[track_caller]
+fn expect_of(policy: &FilterPolicy, verdict: SyscallVerdict, name: &str, args: &[u64]) {
     let mut all = [0; 6];
     all[..args.len()].copy_from_slice(args);
     let having = Arch::ALL.into_iter().filter_map(|arch| Some((arch, arch.call_number(name)?)));
     let having: Vec<_> = having.collect();
     assert!(!having.is_empty(), "{name} is no system call");
     for (arch, number) in having {
-        let program = bpf::compile_filter(&RuleTable::new(&policy, arch).unwrap()).unwrap();
+        let program = bpf::compile_filter(&RuleTable::new(policy, arch).unwrap()).unwrap();
         let value = run(&program, &Call { number, arch: arch.audit_arch(), args: all }).value;
         assert_eq!(value, return_value(verdict), "{name}{args:x?} on {arch:?}");
     }
@@ -37,12 +43,37 @@ fn expect(policy: &str, verdict: SyscallVerdict, name: &str, args: &[u64]) {
 #[test]
 fn the_embedded_filters_are_the_compiled_policies() {
     let arch = Arch::from_cargo(std::env::consts::ARCH).unwrap();
-    for (text, embedded) in
-        [(SERVER, server_filter()), (PACKER, packer_filter()), (STACK, stack_filter())]
-    {
-        let table = RuleTable::new(&FilterPolicy::parse(text).unwrap(), arch).unwrap();
+    let parse = |text| FilterPolicy::parse(text).unwrap();
+    for (policy, embedded) in [
+        (parse(SERVER), server_filter()),
+        (waiting_mount_server(), mount_server_filter()),
+        (parse(PACKER), packer_filter()),
+        (parse(STACK), stack_filter()),
+    ] {
+        let table = RuleTable::new(&policy, arch).unwrap();
         assert_eq!(embedded, bpf::program_bytes(&bpf::compile_filter(&table).unwrap()));
     }
+}
+
+fn waiting_mount_server() -> FilterPolicy {
+    WiderPolicy::derive_policy(MOUNT_SERVER, FilterPolicy::parse(SERVER).unwrap()).unwrap()
+}
+
+#[test]
+fn a_mount_server_that_waits_can_confine_itself_and_nothing_more() {
+    let policy = waiting_mount_server();
+    for call in ["setresuid", "setgroups", "capset", "landlock_restrict_self", "seccomp"] {
+        expect_of(&policy, SyscallVerdict::Allow, call, &[]);
+    }
+    for call in ["setuid", "setns", "mount", "execve", "ptrace", "bpf"] {
+        expect_of(&policy, SyscallVerdict::Kill, call, &[]);
+    }
+    let (death_signal, dumpable, keep_capabilities) = (1, 4, 8);
+    expect_of(&policy, SyscallVerdict::Allow, "prctl", &[death_signal, 9]);
+    expect_of(&policy, SyscallVerdict::NotPermitted, "prctl", &[death_signal, 0]);
+    expect_of(&policy, SyscallVerdict::Allow, "prctl", &[dumpable, 0]);
+    expect_of(&policy, SyscallVerdict::NotPermitted, "prctl", &[dumpable, 1]);
+    expect_of(&policy, SyscallVerdict::NotPermitted, "prctl", &[keep_capabilities, 1]);
 }
 
 #[test]
