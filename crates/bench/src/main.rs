@@ -12,6 +12,7 @@ use cloche_executor::spawner;
 
 mod contestants;
 mod figures;
+mod history;
 mod homes;
 mod images;
 mod leftovers;
@@ -76,6 +77,7 @@ fn measure_all(arguments: &BenchArguments) -> Result<(), Box<dyn Error>> {
     requests::measure_requests(arguments).map_err(|error| error.to_string())?;
     tenants::measure_tenants(arguments).map_err(|error| error.to_string())?;
     images::measure_images(arguments).map_err(|error| error.to_string())?;
+    history::measure_history(arguments).map_err(|error| error.to_string())?;
     Ok(())
 }
 

@@ -36,23 +36,35 @@ pub(crate) struct BenchServer {
 impl BenchServer {
     pub(crate) fn start(binary: &Path) -> BenchResult<Self> {
         let directory = TempDir::new()?;
-        let data = directory.path().join("data");
-        let child = Command::new(binary)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(directory.path().join("log"))?)
-            .spawn()?;
+        let child = spawn_server(binary, directory.path())?;
         let mut server = Self { child, address: String::new(), admin: String::new(), directory };
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// Ends the server; its data stays.
+    pub(crate) fn stop(&mut self) -> BenchResult<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Starts it on the data that it left, at another address.
+    pub(crate) fn start_again(&mut self, binary: &Path) -> BenchResult<()> {
+        self.child = spawn_server(binary, self.directory.path())?;
+        self.wait_until_ready()
+    }
+
+    fn wait_until_ready(&mut self) -> BenchResult<()> {
+        let data = self.data();
         let deadline = Instant::now() + START_LIMIT;
-        while !server.is_ready(&data) {
-            if Instant::now() > deadline || server.child.try_wait()?.is_some() {
+        while !self.is_ready(&data) {
+            if Instant::now() > deadline || self.child.try_wait()?.is_some() {
                 return Err("the server did not get ready".into());
             }
             thread::sleep(Duration::from_millis(20));
         }
-        Ok(server)
+        Ok(())
     }
 
     fn is_ready(&mut self, data: &Path) -> bool {
@@ -102,6 +114,16 @@ impl Drop for BenchServer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn spawn_server(binary: &Path, directory: &Path) -> io::Result<Child> {
+    Command::new(binary)
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(directory.join("data"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(File::create(directory.join("log"))?)
+        .spawn()
 }
 
 /// A persistent connection.

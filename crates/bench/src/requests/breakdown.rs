@@ -26,6 +26,11 @@ impl RequestSample {
         let phases = phases.ok_or_else(|| format!("not a Server-Timing: {header:?}"))?;
         Ok(Self { whole, phases })
     }
+
+    /// How long a phase of the server took, in milliseconds.
+    pub(super) fn phase(&self, name: &str) -> Option<f64> {
+        self.phases.iter().find(|(known, _)| known == name).map(|(_, time)| *time)
+    }
 }
 
 /// The means of the phases over the middle half of requests. Means add up, medians do not.
