@@ -27,6 +27,37 @@ fn on_a_host_where(setting: &str) -> Option<Ended> {
     Some(ended)
 }
 
+/// The setting of Ubuntu's AppArmor stands in a file over `/proc/sys/kernel`. An ordinary user of an
+/// inner user namespace reads it there.
+#[test]
+fn ubuntus_restriction_of_user_namespaces_is_named_with_its_ways_out() {
+    let setting = "k=$(mktemp -d) && mount -t tmpfs kernel $k && \
+        cp /proc/sys/kernel/osrelease /proc/sys/kernel/core_pattern $k && \
+        echo 1 >$k/apparmor_restrict_unprivileged_userns && \
+        mount --bind $k /proc/sys/kernel && umount $k && rmdir $k";
+    let script = format!(
+        "{setting} && exec unshare --user --map-user 1000 --map-group 1000 {} doctor --json",
+        binary()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+    let ended = ended(command, b"");
+    if ended.stdout.is_empty() {
+        skip(&format!("no user namespace to put a file over a setting in: {}", ended.stderr));
+        return;
+    }
+    let report = ended.json();
+    let notes = report["notes"].as_array().unwrap();
+    let note = notes.iter().filter_map(Value::as_str).find(|note| note.contains("AppArmor"));
+    let note = note.unwrap_or_else(|| panic!("{report}"));
+    for way in ["run as root", "sysctl kernel.apparmor_restrict_unprivileged_userns=0", "userns,"] {
+        assert!(note.contains(way), "{note}");
+    }
+    // Where that wall is missing, the same is the advice.
+    let server = wall(&report, "server:root");
+    assert!(server["state"] != "missing" || server["how"] == note, "{report}");
+}
+
 #[test]
 fn the_verdict_is_the_exit_code() {
     let ended = cloche(["doctor", "--json"]);

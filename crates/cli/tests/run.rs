@@ -34,6 +34,32 @@ fn output_goes_where_the_program_sent_it() {
 }
 
 #[test]
+fn a_directory_is_mounted_for_a_single_run() {
+    if !can_sandbox() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("in.txt"), "given").unwrap();
+    let path = directory.path().display();
+    let code =
+        "print(open('/data/work/in.txt').read())\nopen('/data/work/out.txt', 'w').write('made')";
+    let ended = cloche(["run", "--mount", &format!("{path}:/data/work"), "-c", code]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (0, "given\n"), "{ended:?}");
+    assert_eq!(fs::read_to_string(directory.path().join("out.txt")).unwrap(), "made");
+    let code = "import errno\ntry: open('/data/work/no.txt', 'w')\n\
+                except OSError as error: print(errno.errorcode[error.errno])";
+    let ended = cloche(["run", "--mount", &format!("{path}:/data/work:ro"), "-c", code]);
+    assert_eq!(ended.stdout, "EROFS\n", "{ended:?}");
+    assert!(!directory.path().join("no.txt").exists());
+    let ended = cloche(["run", "--mount", "/nonexistent:/data/work", "-c", "print('ran')"]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (2, ""), "{ended:?}");
+    assert!(ended.stderr.contains("/nonexistent is not a directory"), "{ended:?}");
+    for wrong in [format!("{path}:/etc/work"), format!("{path}:/data/../etc"), path.to_string()] {
+        assert_eq!(cloche(["run", "--mount", &wrong, "-c", "print('ran')"]).code, 2, "{wrong}");
+    }
+}
+
+#[test]
 fn a_program_out_of_time_is_ended_with_124() {
     if !can_sandbox() {
         return;

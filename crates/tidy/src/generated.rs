@@ -36,13 +36,23 @@ fn compare_page(file: &TreeFile, printed: &str, command: &str) -> Option<Violati
 fn run_cloche(arguments: &[&str]) -> Result<String, Box<dyn Error>> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    let output =
-        command.args(["run", "--quiet", "--bin", "cloche", "--"]).args(arguments).output()?;
+    command.args(["run", "--quiet", "--bin", "cloche", "--"]).args(arguments);
+    // Build scripts run again if what describes this crate in the environment describes another one.
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(describes_this_crate) {
+            command.env_remove(name);
+        }
+    }
+    let output = command.output()?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
         return Err(format!("cloche {}: {}", arguments.join(" "), reason.trim()).into());
     }
     Ok(String::from_utf8(output.stdout)?)
+}
+
+fn describes_this_crate(variable: &str) -> bool {
+    variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
 #[cfg(test)]

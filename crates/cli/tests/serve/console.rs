@@ -65,6 +65,15 @@ async fn hostile_text_stays_inert_in_the_console() {
 }
 
 #[tokio::test]
+async fn each_form_of_the_console_shows_complaints_at_their_fields() {
+    if !has_browser() {
+        return;
+    }
+    let Some(host) = Host::start().await else { return };
+    run_browser_tests(&host, "forms", &[]).await;
+}
+
+#[tokio::test]
 async fn every_page_of_the_console_is_accessible_and_fits() {
     if !has_browser() {
         return;

@@ -3,13 +3,14 @@
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
 use serde_json::{Value, json};
 
-#[path = "support/cloche.rs"]
+mod network;
+#[path = "../support/cloche.rs"]
 mod support;
 
 use support::{Ended, binary, ended, eventually, skip};
@@ -31,8 +32,9 @@ fn command(arguments: &[&str]) -> Command {
         command.args(arguments);
         return command;
     }
-    // By a descriptor: the build directory may be one that others cannot enter.
-    let script = "exec 9<\"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups \
+    // By a descriptor: the build directory may be one that others cannot enter. With the limit of
+    // open files that most services start with.
+    let script = "ulimit -Sn 1024; exec 9<\"$0\"; exec setpriv --reuid 65534 --regid 65534 --clear-groups \
         /proc/self/fd/9 \"$@\"";
     let mut command = Command::new("sh");
     command.args(["-c", script, binary()]).args(arguments).current_dir("/").env_clear();
@@ -42,12 +44,18 @@ fn command(arguments: &[&str]) -> Command {
 /// A server of an ordinary user; it ends with the test.
 struct Server {
     child: Child,
+    data: PathBuf,
     url: String,
     key: String,
 }
 
 impl Server {
     async fn start(directory: &Path) -> Self {
+        Self::start_with(directory, &[]).await
+    }
+
+    /// A server with further arguments.
+    async fn start_with(directory: &Path, further: &[&str]) -> Self {
         cloche_test_support::install_crypto();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -55,11 +63,11 @@ impl Server {
         let data = directory.join("data");
         let arguments = ["serve", "--listen", "127.0.0.1:0", "--allow-missing", DISPENSABLE];
         let mut command =
-            command(&[&arguments[..], &["--data-dir", data.to_str().unwrap()]].concat());
+            command(&[&arguments[..], &["--data-dir", data.to_str().unwrap()], further].concat());
         let log = fs::File::create(directory.join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().unwrap();
-        let mut server = Self { child, url: String::new(), key: String::new() };
+        let mut server = Self { child, data: data.clone(), url: String::new(), key: String::new() };
         eventually("the server is ready", async || {
             let said = fs::read_to_string(directory.join("log")).unwrap();
             assert!(server.child.try_wait().unwrap().is_none(), "{said}");
@@ -76,10 +84,25 @@ impl Server {
 
     /// Runs Bash on a thread.
     async fn bash(&self, code: &str) -> Value {
-        let body = json!({"code": code, "language": "bash", "thread_id": "t"});
+        self.run(json!({"code": code, "language": "bash", "thread_id": "t"})).await
+    }
+
+    async fn run(&self, body: Value) -> Value {
         let url = format!("{}/v1/sandbox/execute", self.url);
         let request = reqwest::Client::new().post(url).bearer_auth(&self.key).json(&body);
         request.send().await.unwrap().json().await.unwrap()
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let request = reqwest::Client::new().get(format!("{}{path}", self.url));
+        request.bearer_auth(&self.key).send().await.unwrap().json().await.unwrap()
+    }
+
+    /// A command of the operator, which has to succeed.
+    fn operate(&self, words: &[&str], stdin: &[u8]) {
+        let mut command = Command::new(binary());
+        command.args(words).arg("--data-dir").arg(&self.data);
+        ended(command, stdin).printed();
     }
 }
 
