@@ -37,6 +37,22 @@ pub(crate) struct BlobStore {
     new: PathBuf,
     /// The directory of the blobs, if the store is local.
     local: Option<PathBuf>,
+    /// Whether no other process uses that directory.
+    is_private: bool,
+}
+
+/// A published blob that a power cut may lose.
+pub(crate) struct UnsyncedBlob {
+    file: File,
+    directory: PathBuf,
+}
+
+impl UnsyncedBlob {
+    /// Makes the blob durable.
+    pub(crate) fn sync(&self) -> Result<(), LayerError> {
+        self.file.sync_all().map_err(LayerError::io_context("syncing a layer"))?;
+        sync_directory(&self.directory)
+    }
 }
 
 impl BlobStore {
@@ -67,7 +83,8 @@ impl BlobStore {
             }
             StoreConfig::S3(s3) => (Arc::new(open_bucket(s3)?), s3.prefix.clone(), None),
         };
-        Ok(Self { store, prefix, new, local })
+        let is_private = matches!(config.store, StoreConfig::Local);
+        Ok(Self { store, prefix, new, local, is_private })
     }
 
     /// A temporary file for a new blob. Dropping it deletes it.
@@ -102,6 +119,28 @@ impl BlobStore {
             .map_err(LayerError::io_context("uploading a layer"))?;
         crash::reach_point("layer-after-rename");
         Ok(())
+    }
+
+    /// Whether blobs are in the directory of this process, so that one can be published at once.
+    pub(crate) const fn is_private(&self) -> bool {
+        self.is_private
+    }
+
+    /// Publishes a small finished file as the blob of its digest. It is not durable before it was
+    /// synced.
+    pub(crate) fn publish_unsynced(
+        &self,
+        file: NamedTempFile,
+        digest: &LayerDigest,
+    ) -> Result<UnsyncedBlob, LayerError> {
+        crash::reach_point("layer-temp-written");
+        let directory = self.local.clone().unwrap_or_default();
+        crash::reach_point("layer-before-rename");
+        let file = file
+            .persist(directory.join(digest.hex_digits()))
+            .map_err(|error| LayerError::from_io("renaming a layer", error.error))?;
+        crash::reach_point("layer-after-rename");
+        Ok(UnsyncedBlob { file, directory })
     }
 
     /// Opens the whole blob, for reading on a blocking thread.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    io::Read,
+    io::{self, Read},
     os::fd::OwnedFd,
     path::Path,
     sync::{
@@ -21,10 +21,10 @@ use tokio_util::io::SyncIoBridge;
 
 use crate::{
     LayerBounds, LayerError, LayerIndex, LayersConfig,
-    blob_store::{BlobStore, run_blocking},
+    blob_store::{BlobStore, UnsyncedBlob, run_blocking},
     checked_blob, crash,
     index_cache::IndexCache,
-    ingest::{self, EmptyHomePolicy, ingest_archive},
+    ingest::{self, EmptyHomePolicy, IngestedLayer, ingest_archive},
     layer_cache::LayerCache,
     layer_index::IndexBuilder,
 };
@@ -224,15 +224,61 @@ impl Layers {
         Ok(StoredLayer { layer, index })
     }
 
-    async fn keep_index(&self, digest: LayerDigest, index: LayerIndex) -> Arc<LayerIndex> {
+    /// Stores a small archive of what a run without a thread wrote, on this thread. It is there
+    /// when the process is killed after this returns, and it is synced soon: a power cut may lose
+    /// it, as it may lose the record of such a run. Returns `None` if the archive contains nothing
+    /// but the home itself.
+    ///
+    /// # Errors
+    /// As for `store_archive`.
+    pub async fn store_small_output(
+        &self,
+        archive: Vec<u8>,
+    ) -> Result<Option<StoredLayer>, LayerError> {
+        if !self.0.blobs.is_private() {
+            return self.store_blocking(io::Cursor::new(archive)).await;
+        }
+        let file = self.0.blobs.new_file()?;
+        let (bounds, policy) = (self.0.config.bounds, EmptyHomePolicy::AlwaysDrop);
+        let ingested = ingest_archive(&archive[..], file.as_file(), bounds, &policy)?;
+        let Some(IngestedLayer { digest, index }) = ingested else { return Ok(None) };
+        let layer = index.to_layer(digest.clone());
+        let _shared = self.0.gate.read().await;
+        self.pin_layer(&digest);
+        let unsynced = self.0.blobs.publish_unsynced(file, &digest)?;
+        crash::reach_point("layer-stored");
         let index = Arc::new(index);
+        self.0.indexes.put(digest.clone(), &index);
+        tokio::spawn(self.clone().finish_small_output(digest, Arc::clone(&index), unsynced));
+        Ok(Some(StoredLayer { layer, index }))
+    }
+
+    /// Syncs a blob, and stores the index beside it.
+    async fn finish_small_output(
+        self,
+        digest: LayerDigest,
+        index: Arc<LayerIndex>,
+        unsynced: UnsyncedBlob,
+    ) {
+        if let Err(error) = run_blocking(move || unsynced.sync()).await {
+            tracing::error!(%digest, %error, "the output of a run may not survive a power cut");
+        }
+        self.store_index(&digest, &index).await;
+    }
+
+    async fn store_index(&self, digest: &LayerDigest, index: &LayerIndex) {
         let put = match index.encode() {
-            Ok(bytes) => self.0.blobs.put_index(&digest, bytes).await,
+            Ok(bytes) => self.0.blobs.put_index(digest, bytes).await,
             Err(error) => Err(error),
         };
         if let Err(error) = put {
             tracing::warn!(%digest, %error, "could not store a layer index; it will be rebuilt");
         }
+    }
+
+    async fn keep_index(&self, digest: LayerDigest, index: LayerIndex) -> Arc<LayerIndex> {
+        let index = Arc::new(index);
+        self.store_index(&digest, &index).await;
         self.0.indexes.put(digest, &index);
         index
     }

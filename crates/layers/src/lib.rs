@@ -45,7 +45,7 @@ pub use layers::{Layers, LayersUsage, StoredLayer, survey_archive};
 pub use oci::{ConversionLimits, ConvertedLayer, ExpectedLayer, ExportMeta};
 pub use pack::{
     ContentLimits, OWNER_EXEC, OverlayXattrs, PackOmissions, PackOptions, UpperDir,
-    copy_up_hard_links, pack_upper_dir,
+    copy_up_hard_links, pack_small_dir, pack_upper_dir,
 };
 pub use sweep::SweepReport;
 pub use tree::{NodeKind, Tree, TreeDiff, TreeNode};

@@ -8,6 +8,7 @@
 mod copy_up;
 mod file;
 mod hard_links;
+mod small;
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use std::{
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 
-pub use self::copy_up::copy_up_hard_links;
+pub use self::{copy_up::copy_up_hard_links, small::pack_small_dir};
 
 use self::{
     file::{PackBuffers, copy_data, data_extents, truncate_content},

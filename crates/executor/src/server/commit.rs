@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use cloche_layers::{LayerBounds, LayerError, LayerIndex, Layers, survey_archive};
+use cloche_layers::{LayerBounds, LayerError, LayerIndex, Layers, pack_small_dir, survey_archive};
 use cloche_model::{HomePath, HomeWrites, LayerDigest, OutputFile, RunSpec};
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
 use sha2::{Digest, Sha256};
@@ -199,6 +199,15 @@ impl HomeDiff {
         looks_unchanged && holds_exactly(&file, &placed.content).unwrap_or(false)
     }
 
+    /// The archive of a few small files of a run without a thread, which the server can read itself.
+    /// The program may still write to them: it gets what was read.
+    fn pack_if_small(&self) -> Option<Vec<u8>> {
+        let WrittenHome::Cell(upper) = &self.home else { return None };
+        let unchanged = self.placed.iter().filter(|placed| self.is_unchanged(placed));
+        let skip: Vec<&str> = unchanged.map(|placed| placed.name.as_str()).collect();
+        pack_small_dir(upper.as_fd(), &skip)
+    }
+
     /// Whether the home has no space for another page or another file.
     fn is_full(&self) -> io::Result<bool> {
         let space = rustix::fs::fstatfs(self.upper())?;
@@ -258,13 +267,24 @@ async fn try_commit(
     if diff.is_surely_empty()? {
         return Ok(HomeWrites::default());
     }
-    // What the packer reads must not change any more.
-    control.end_processes().await?;
     let has_thread = diff.baseline().is_some();
-    let is_full = has_thread && diff.is_full()?;
     // While the disk of the host is short, files of a run without a thread are only named.
     let is_short = matches!(sink, OutputSink::Store(layers) if !layers.keeps_output());
     let drops_files = is_short && !has_thread;
+    if let OutputSink::Store(layers) = sink
+        && !drops_files
+        && let Some(archive) = diff.pack_if_small()
+    {
+        let stored = layers.store_small_output(archive).await?;
+        return Ok(stored.map_or_else(HomeWrites::default, |stored| {
+            let (files, files_omitted) = list_output_files(&stored.index, &PackReport::default());
+            let layer = Some(stored.layer);
+            HomeWrites { layer, files, files_omitted, ..HomeWrites::default() }
+        }));
+    }
+    // What the packer reads must not change any more.
+    control.end_processes().await?;
+    let is_full = has_thread && diff.is_full()?;
     let sink = if drops_files { OutputSink::NamesOnly } else { sink };
     let (archive, report) = ArchivePipe::start_packing(diff, spawner).await?;
     let (layer, index) = match (sink, diff.baseline()) {
