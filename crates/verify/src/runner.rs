@@ -22,6 +22,10 @@ use crate::{
 /// How many runs look for what was planted after the run that planted it has ended.
 const AFTERWARDS: usize = 4;
 
+/// How often a probe is played whose run only ended late. A busy host delays one end or another; a
+/// missing wall delays each.
+const LATE_TRIES: usize = 3;
+
 /// Where probes are played.
 pub struct ProbeRunner {
     /// Runs the programs.
@@ -66,6 +70,19 @@ impl ProbeRunner {
 
     /// Plays one probe and decides.
     pub async fn run_and_judge(&self, probe: &Probe) -> ProbeFinding {
+        let mut finding = self.run_and_judge_once(probe).await;
+        for _ in 1..LATE_TRIES {
+            match &finding {
+                ProbeFinding::Decided(verdict) if verdict.is_only_late => {
+                    finding = self.run_and_judge_once(probe).await;
+                }
+                _ => break,
+            }
+        }
+        finding
+    }
+
+    async fn run_and_judge_once(&self, probe: &Probe) -> ProbeFinding {
         if probe.alone {
             self.executor.wait_for_teardown().await;
         }

@@ -35,6 +35,8 @@ pub struct ProbeEvidence<'a> {
 pub struct ProbeVerdict {
     /// Whether the wall held.
     pub held: bool,
+    /// Whether it would have held, if its run had ended earlier.
+    pub is_only_late: bool,
     /// What was seen.
     pub got: String,
 }
@@ -50,7 +52,7 @@ const MOST_OWN_CORES: f64 = 0.3;
 const GRACE: Duration = Duration::from_millis(100);
 
 fn to_verdict(held: bool, got: impl Into<String>) -> ProbeVerdict {
-    ProbeVerdict { held, got: got.into() }
+    ProbeVerdict { held, is_only_late: false, got: got.into() }
 }
 
 /// The probe's own word. One that says neither `HELD` nor `BROKE` was broken by something else.
@@ -132,8 +134,9 @@ pub fn within_memory(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
 
 /// It was stopped in time, all of it, and a neighbour was served meanwhile.
 pub fn stopped_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
-    let ended = over_at_deadline(seen);
-    ProbeVerdict { held: ended.held && seen.outcome.ending == RunEnding::TimedOut, ..ended }
+    let (ended, was_stopped) = (over_at_deadline(seen), seen.outcome.ending == RunEnding::TimedOut);
+    let held = ended.held && was_stopped;
+    ProbeVerdict { held, is_only_late: ended.is_only_late && was_stopped, got: ended.got }
 }
 
 /// It was over at its deadline or before, all of it, and a neighbour was served meanwhile.
@@ -142,7 +145,7 @@ pub(crate) fn over_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     let waited = seen.neighbour;
     let served = waited.is_none_or(|waited| waited < Duration::from_secs(5));
     let left = seen.after.growth(&seen.before);
-    let held = over <= GRACE && served && left.is_none();
+    let (in_time, is_clean) = (over <= GRACE, served && left.is_none());
     let mut got = format!("{:?} {} ms after the deadline", seen.outcome.ending, over.as_millis());
     if let Some(waited) = waited {
         got += &format!(", a neighbour was served in {} ms", waited.as_millis());
@@ -150,7 +153,11 @@ pub(crate) fn over_at_deadline(seen: &ProbeEvidence<'_>) -> ProbeVerdict {
     if let Some(left) = left {
         got += &format!(", left behind: {left}");
     }
-    to_verdict(held, got)
+    if seen.outcome.ending != RunEnding::TimedOut {
+        let error = seen.outcome.stderr.to_text_lossy();
+        got += &format!(", it said last: {:?}", error.lines().last().unwrap_or_default());
+    }
+    ProbeVerdict { held: in_time && is_clean, is_only_late: !in_time && is_clean, got }
 }
 
 /// The head was kept, the rest counted, and we did not grow with it.
