@@ -96,7 +96,7 @@ pub async fn survey_archive(
     bounds: LayerBounds,
 ) -> Result<Option<LayerIndex>, LayerError> {
     let work =
-        move || ingest::index_archive(std::io::BufReader::with_capacity(1 << 17, archive), bounds);
+        move || ingest::index_archive(io::BufReader::with_capacity(1 << 17, archive), bounds);
     run_blocking(work).await
 }
 
