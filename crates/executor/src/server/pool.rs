@@ -53,7 +53,7 @@ impl Default for PoolSettings {
     fn default() -> Self {
         Self {
             floor: 2,
-            quiet_forks: 24,
+            quiet_forks: 112,
             ceiling: 128,
             memory: ByteSize::gib(2),
             template_forks: 20_000,

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     guest::start::become_guest,
     protocol::{
-        fd_numbers::{CONTROL_FD, FIRST_FOREIGN_FD},
+        fd_numbers::{CONTROL_FD, FIRST_FOREIGN_FD, FIRST_NETNS_FD},
         report::{failure_report, send_report},
     },
     setup::{
@@ -55,6 +55,8 @@ pub(crate) fn run_new_cell(cell: NewCell, program: &[u8]) -> ! {
         send_report(cell.fds.control, failure_report(c"sockets", Errno::NOSYS));
         sys::exit(1)
     };
+    // The guest's table of descriptors is as large as the greatest one of this process requires.
+    let _ = sys::close_range(FIRST_NETNS_FD, u32::MAX);
     match sys::fork_under_libc(cell.libc) {
         Ok(None) => {
             sockets.into_iter().for_each(|(listener, _)| sys::close(listener));

@@ -6,7 +6,10 @@
 //! socket but `AF_UNIX` was ever created in it (see `pid_one::socket_watch`); otherwise it is
 //! discarded. Making and destroying a netns is a fifth of the cost of a short run.
 
-use crate::sys::{self, CLONE_NEWNET, Errno, RawFd, Result};
+use crate::{
+    protocol::fd_numbers::FIRST_NETNS_FD,
+    sys::{self, CLONE_NEWNET, Errno, RawFd, Result},
+};
 
 /// The most netns that are kept.
 const MOST: usize = 64;
@@ -27,7 +30,10 @@ impl NetnsHandle {
         if with_loopback {
             sys::loopback_up()?;
         }
-        let handle = sys::open(c"/proc/self/ns/net", 0, 0)?;
+        let opened = sys::open(c"/proc/self/ns/net", 0, 0)?;
+        let moved = sys::dup_above(opened, FIRST_NETNS_FD as RawFd);
+        sys::close(opened);
+        let handle = moved?;
         Ok(Self { handle, with_loopback, used_once: false })
     }
 

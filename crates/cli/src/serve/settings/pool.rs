@@ -18,8 +18,8 @@ pub(super) struct PoolFile {
     #[schemars(extend("default" = 2))]
     floor: Option<usize>,
     /// The parked cells of such a configuration that a template forks while the host is quiet, for
-    /// the next burst. Each takes about 1 MiB.
-    #[schemars(extend("default" = 24))]
+    /// the next burst. Each takes about 1.5 MiB.
+    #[schemars(extend("default" = 112))]
     quiet_forks: Option<usize>,
     /// The most parked cells of one configuration.
     #[schemars(extend("default" = 128))]
