@@ -102,7 +102,7 @@ pub(crate) fn measure_requests(arguments: &BenchArguments) -> BenchResult<()> {
         measure_program(&mut client, program, arguments.rounds)?;
     }
     if wanted("http-corpus") {
-        corpus::measure_corpus(&server, &mut client)?;
+        corpus::measure_corpus(&server, &key)?;
     }
     if wanted("http-rate") {
         for program in &PROGRAMS {

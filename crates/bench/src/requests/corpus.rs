@@ -40,10 +40,12 @@ struct CorpusTimes {
 }
 
 /// Measures every Python program of the corpus that this host can run.
-pub(super) fn measure_corpus(server: &BenchServer, client: &mut BenchClient) -> BenchResult<()> {
-    let key = server.make_key("data", json!({"preload": DATA_PACKAGES}))?;
-    let mut data_client = BenchClient::connect(&server.address, &key)?;
+pub(super) fn measure_corpus(server: &BenchServer, key: &str) -> BenchResult<()> {
+    let data_key = server.make_key("data", json!({"preload": DATA_PACKAGES}))?;
+    let mut data_client = BenchClient::connect(&server.address, &data_key)?;
     warm_up_data_packages(&mut data_client)?;
+    // The server closes a connection on which nothing is sent meanwhile.
+    let mut client = BenchClient::connect(&server.address, key)?;
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/corpus/python");
     let mut paths: Vec<_> = fs::read_dir(directory)?.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -52,7 +54,7 @@ pub(super) fn measure_corpus(server: &BenchServer, client: &mut BenchClient) -> 
     for path in paths.iter().filter(|path| path.extension().is_some_and(|it| it == "py")) {
         let code = fs::read_to_string(path)?;
         let uses_data = DATA_PACKAGES.iter().any(|name| code.contains(&format!("import {name}")));
-        let client = if uses_data { &mut data_client } else { &mut *client };
+        let client = if uses_data { &mut data_client } else { &mut client };
         match measure_case(client, &code)? {
             Some(times) => {
                 let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
