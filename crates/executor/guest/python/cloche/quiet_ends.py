@@ -89,8 +89,8 @@ class QuietEnds:
 
     def is_quiet_module(self, module):
         """Whether what a module has made ends unnoticed, but for what is written in Python."""
-        if type(module) is type or any(module is importer for importer in self.importers):
-            return True  # a class is looked at with the other objects
+        if issubclass(type(module), type) or any(module is importer for importer in self.importers):
+            return True  # a class, like `typing.io`, is looked at with the other objects
         if type(module) is not type(sys):
             return False
         spec = vars(module).get("__spec__")

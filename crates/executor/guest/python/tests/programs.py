@@ -110,6 +110,11 @@ PROGRAMS = [
     ("weak dictionary with own keys", False, "import weakref\nclass C: pass\nc = C()\n"
      "v = weakref.WeakValueDictionary({C(): c})"),
     ("module of its own", True, "import sys, types\nsys.modules['own'] = types.ModuleType('own')"),
+    ("type hints", True, "from typing import Dict, List, Optional\n"
+     "def f(x: List[int]) -> Optional[Dict[str, int]]: return None\nprint(f([1]))"),
+    ("class of classes with a destructor as a module", False, "import sys\nclass Kind(type):\n"
+     "    def __del__(self): print('gone')\nclass Own(metaclass=Kind): pass\n"
+     "sys.modules['own'] = Own"),
     ("child that has ended", True, "import subprocess, sys\n"
      "p = subprocess.Popen(['true'])\nprint(p.wait())"),
     ("child that was not waited for", False, "import subprocess\n"

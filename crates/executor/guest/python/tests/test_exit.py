@@ -30,7 +30,7 @@ def install(path):
     sys.path_hooks[-1] = last
     preloaded, known = Preloaded(), set(sys.path_importer_cache)
     names = ["ctypes", "gc", "weakref", "itertools", "select", "_operator", "json", "random"]
-    preloaded.load([*names, "re", "threading", "logging", "subprocess"])
+    preloaded.load([*names, "re", "threading", "logging", "subprocess", "typing"])
     ctypes, gc = map(preloaded.module, ("ctypes", "gc"))
     python = ctypes.PyDLL(None)
     library = ctypes.PyDLL(%r)
