@@ -20,6 +20,7 @@ use super::{
     cell_exit::CellExit,
     config::ExecutorConfig,
     home_place::HomePlace,
+    interpreter::HostInterpreters,
     metrics::{ExecutorMetrics, ExecutorReading},
     pool::{Pool, PoolKey},
     reached_stores::ReachedStores,
@@ -70,6 +71,7 @@ pub(super) struct ExecutorInner {
     pub(super) storage: MountStorageConfig,
     /// The object stores that have answered a short while ago.
     pub(super) reached_stores: ReachedStores,
+    pub(super) interpreters: HostInterpreters,
     missing: Vec<(String, String)>,
     /// The substrates that were tried and can be used.
     pub(super) tried: Mutex<BTreeSet<Substrate>>,
@@ -118,6 +120,7 @@ impl Executor {
             contained,
             storage,
             reached_stores: ReachedStores::default(),
+            interpreters: HostInterpreters::default(),
             missing,
             tried: Mutex::default(),
             aftermaths: TaskTracker::new(),

@@ -1,7 +1,13 @@
 //! Runs in: server (no capabilities). Where the interpreters of a cell are, and the environment that
 //! they start with: those of the host, or those of an image.
 
-use std::{ffi::CString, path::Path};
+use std::{
+    collections::BTreeMap,
+    ffi::CString,
+    path::Path,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use cloche_model::{ImageRoot, Interpreter, Language};
 
@@ -24,6 +30,37 @@ pub(crate) struct CellInterpreter {
     pub(crate) name: String,
     /// Its arguments before the main file.
     pub(crate) arguments: Vec<String>,
+}
+
+/// How long an interpreter of the host is taken to be where it was found.
+const FOUND_FOR: Duration = Duration::from_secs(5);
+
+/// The interpreters of the host that were found a short while ago, so that not every run looks
+/// through the file system for its own.
+#[derive(Debug, Default)]
+pub(crate) struct HostInterpreters(Mutex<BTreeMap<Language, (Instant, CellInterpreter)>>);
+
+impl HostInterpreters {
+    /// The same as [`find_interpreter`].
+    pub(crate) fn find(
+        &self,
+        language: Language,
+        image: Option<&ImageRoot>,
+    ) -> Result<CellInterpreter, RunError> {
+        if image.is_some() {
+            return find_interpreter(language, image);
+        }
+        // A poisoned lock is still used: each entry is written whole.
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get(&language) {
+            Some((at, found)) if at.elapsed() < FOUND_FOR => Ok(found.clone()),
+            _ => {
+                let found = find_interpreter(language, None)?;
+                all.insert(language, (Instant::now(), found.clone()));
+                Ok(found)
+            }
+        }
+    }
 }
 
 /// The interpreter of a language, on the host or in an image.
@@ -161,6 +198,18 @@ mod tests {
         let value = values.next().cloned();
         assert_eq!(values.next(), None, "{name} is there twice");
         value
+    }
+
+    #[test]
+    fn an_interpreter_of_the_host_is_found_once_and_that_of_an_image_each_time() {
+        let all = HostInterpreters::default();
+        let found = all.find(Language::Bash, None).unwrap();
+        assert_eq!(found, find_interpreter(Language::Bash, None).unwrap());
+        let known = CellInterpreter { path: "/known".to_owned(), ..found };
+        all.0.lock().unwrap().get_mut(&Language::Bash).unwrap().1 = known.clone();
+        assert_eq!(all.find(Language::Bash, None).unwrap(), known);
+        let image = image(&[], &["bash"]);
+        assert_eq!(all.find(Language::Bash, Some(&image)).unwrap().path, "/opt/bin/bash");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use super::{
     executor::{Executor, ExecutorInner},
     home_mount::{HomeMount, MountedHome},
     home_place::HomePlace,
-    interpreter, job_builder,
+    job_builder,
     metrics::increment_counter,
     pool::{PoolKey, PoolLookup, PoolRun},
     run_error::RunError,
@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
         if is_lost || (image.is_some() && is_contained) {
             return Err(RunError::OtherRoot(self.spec.sandbox.image.clone()));
         }
-        let interpreter = interpreter::find_interpreter(language, image)?;
+        let interpreter = self.executor.interpreters.find(language, image)?;
         let trust = network.and_then(|network| network.trust(&self.spec));
         let job = job_builder::build_job(&self.spec, &interpreter, &self.place, trust.as_ref())?;
         let home = HomeMount::prepare(self.executor.layers.as_ref(), &self.spec).await?;
