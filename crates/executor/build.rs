@@ -19,7 +19,7 @@ mod protocol;
 use protocol::{NUMBERS, TEXTS};
 
 /// The modules of the Python runtime that are in the tree; `protocol` is written here.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 10] = [
     "usercustomize",
     "cloche/__init__",
     "cloche/start",
@@ -27,6 +27,7 @@ const MODULES: [&str; 9] = [
     "cloche/template",
     "cloche/preload",
     "cloche/warm_pages",
+    "cloche/usual_programs",
     "cloche/exit",
     "cloche/quiet_ends",
 ];

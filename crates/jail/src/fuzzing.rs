@@ -145,6 +145,11 @@ impl<'a> MemoryPort<'a> {
 }
 
 impl JobPort for MemoryPort<'_> {
+    fn warm_up(&mut self) {
+        assert!(self.encoded.is_empty(), "a request to warm up is not the first record");
+        self.encoded.extend(job_writer::WARM_UP);
+    }
+
     fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let count = self.step.min(buffer.len()).min(self.rest.len());
         let (head, rest) = self.rest.split_at(count);

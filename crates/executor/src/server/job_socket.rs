@@ -9,24 +9,42 @@ use std::{
     os::unix::net::UnixStream as StdStream,
 };
 
+use cloche_jail::job_writer;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::UnixStream,
 };
 
 /// The server's end of a job socket.
-pub(crate) struct CellJobSocket(StdStream);
+pub(crate) struct CellJobSocket {
+    socket: StdStream,
+    /// Whether the interpreter behind it has pages to map before its job.
+    is_cool: bool,
+}
 
 impl CellJobSocket {
     pub(crate) fn new(socket: StdStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        Ok(Self(socket))
+        Ok(Self { socket, is_cool: false })
+    }
+
+    /// The interpreter was forked from a template, and can warm up.
+    pub(crate) fn note_cool(&mut self) {
+        self.is_cool = true;
+    }
+
+    /// Has an interpreter that waits map what usual programs use, if it has not done so.
+    pub(crate) fn warm_up(&mut self) {
+        if std::mem::take(&mut self.is_cool) {
+            // Without the record, the program maps its pages itself.
+            let _ = self.socket.write(&job_writer::WARM_UP);
+        }
     }
 
     /// Sends a job. Most jobs fit into the buffer of the socket.
     pub(crate) async fn send_job(&mut self, mut job: &[u8]) -> io::Result<()> {
         while !job.is_empty() {
-            match self.0.write(job) {
+            match self.socket.write(job) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => job = &job[sent..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -48,7 +66,7 @@ impl CellJobSocket {
 
     /// The same socket, watched by the runtime until it is dropped.
     fn watch(&self) -> io::Result<UnixStream> {
-        UnixStream::from_std(self.0.try_clone()?)
+        UnixStream::from_std(self.socket.try_clone()?)
     }
 }
 

@@ -155,6 +155,11 @@ impl PoolBucket {
         self.is_used && may_try && is_quiet && parked < self.quiet_target(settings)
     }
 
+    /// Has the cells that are taken next prepare for their programs.
+    pub(crate) fn warm_up_next(&mut self, most: usize) {
+        self.cells.iter_mut().rev().take(most).for_each(|cell| cell.job.warm_up());
+    }
+
     /// How many cells are parked while nothing runs.
     fn quiet_target(&self, settings: &PoolSettings) -> usize {
         settings.quiet_forks.min(self.max_cells(settings)).max(self.target)
@@ -185,7 +190,9 @@ impl PoolBucket {
                 self.failures = 0;
                 self.cell_memory = cell.meter.read().unwrap_or_default().peak.max(1 << 20);
                 self.target = self.target.min(self.max_cells(settings));
-                self.cells.push(cell);
+                // The last one is taken first. Cells for a burst wait below those that are warm.
+                let at = if self.is_full() { 0 } else { self.cells.len() };
+                self.cells.insert(at, cell);
             }
             Err(error @ RunError::NotWaiting(_)) if self.interpreters_wait => {
                 tracing::warn!(%error, "each program starts its own interpreter");
@@ -234,7 +241,7 @@ impl PoolBucket {
         let has_template = self.templates.iter().any(|template| !template.is_gone());
         let is_kept = has_template && self.is_used && idle <= settings.idle;
         let most = if is_kept { self.quiet_target(settings) } else { self.target };
-        let surplus = self.cells.split_off(most.min(self.cells.len()));
+        let surplus: Vec<_> = self.cells.drain(..self.cells.len().saturating_sub(most)).collect();
         let newest = self.templates.len().saturating_sub(usize::from(idle <= settings.idle));
         let old = self.templates[..newest].iter().filter(|template| template.is_childless());
         surplus.iter().map(|cell| cell.id).chain(old.map(|template| template.id())).collect()

@@ -1,7 +1,9 @@
 //! Runs in: server (no capabilities). Refills the pool: decides what is made next, and makes it.
 //!
-//! Templates fork one cell after the other. Interpreters that start by themselves take longer, so
-//! as many start at once as there are processors: a pool must follow the rate of arrivals.
+//! Templates fork one cell after the other. Interpreters that start by themselves take longer: one
+//! starts at a time while cells of its kind are parked, so that a run meets a processor of its own.
+//! Where none is parked, as many start at once as there are processors: a pool must follow the rate
+//! of arrivals.
 
 use std::{
     collections::HashMap,
@@ -81,11 +83,23 @@ impl PoolInner {
                 self.prune_buckets().await;
             }
             while under_way.len() < width
-                && let Some(work) = self.next_work(turn, lane)
+                && let Some(work) = self.next_work(turn, lane, under_way.len())
             {
                 turn = turn.wrapping_add(1);
                 under_way.push(self.refill_one(work));
             }
+            if lane == RefillLane::Forks {
+                self.warm_up_next();
+            }
+        }
+    }
+
+    /// Has the cells that are taken next warm up, while no run needs the processors. That takes
+    /// memory, so it is done for few.
+    fn warm_up_next(&self) {
+        if self.running.load(Ordering::Relaxed) == 0 {
+            let mut buckets = self.lock_buckets();
+            buckets.values_mut().for_each(|bucket| bucket.warm_up_next(self.settings.floor));
         }
     }
 
@@ -107,8 +121,9 @@ impl PoolInner {
         self.spawner.release_idle_images(self.settings.idle);
     }
 
-    /// The next thing to do. Buckets take turns, so that a busy one does not starve another.
-    fn next_work(&self, turn: usize, lane: RefillLane) -> Option<RefillWork> {
+    /// The next thing to do beside so many others. Buckets take turns, so that a busy one does not
+    /// starve another.
+    fn next_work(&self, turn: usize, lane: RefillLane, beside: usize) -> Option<RefillWork> {
         let mut buckets = self.lock_buckets();
         let parked: usize = buckets.values().map(PoolBucket::parked_count).sum();
         let running = self.running.load(Ordering::Relaxed);
@@ -143,6 +158,9 @@ impl PoolInner {
                 return None;
             }
             if starts == template.is_some() {
+                return None;
+            }
+            if beside > 0 && bucket.parked_count() > 0 {
                 return None;
             }
             // While runs are under way, only a bucket below the floor is worth the processor time.

@@ -342,6 +342,7 @@ impl Template {
     ) -> Result<Cell, RunError> {
         let mut cell = self.fork_cell(spawner, making).await?;
         wait_for_interpreter(&mut cell, &[]).await?;
+        cell.job.note_cool();
         Ok(cell)
     }
 

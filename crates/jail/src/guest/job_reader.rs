@@ -14,11 +14,11 @@ use crate::{
         fd_numbers::JOB_FD,
         job::{
             EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, JOB_GATE,
-            PATH_BYTES,
+            JOB_WARM_UP, PATH_BYTES,
         },
         step::ProgramReader,
     },
-    sys::{self, Errno, RawFd, Result, StringList},
+    sys::{self, Errno, HotPages, RawFd, Result, StringList},
 };
 
 /// Where a job comes from and what it acts on: the kernel, or the memory of the fuzz target of this
@@ -38,6 +38,8 @@ pub(crate) trait JobPort {
     fn pass_gate(&mut self, _bytes: &[u8]) -> Result<()> {
         Ok(())
     }
+    /// Prepares for a program while there is time. Any guest but a forked one has nothing to do.
+    fn warm_up(&mut self) {}
     /// Executes a program; returns only if that failed.
     fn exec_program(
         &mut self,
@@ -97,11 +99,13 @@ struct BufferedJobSocket {
     bytes: [u8; 4 << 10],
     /// The part of the bytes that was not taken yet.
     rest: Range<usize>,
+    /// What usual programs use.
+    usual: HotPages,
 }
 
 impl BufferedJobSocket {
-    const fn new() -> Self {
-        Self { bytes: [0; 4 << 10], rest: 0..0 }
+    const fn new(usual: HotPages) -> Self {
+        Self { bytes: [0; 4 << 10], rest: 0..0, usual }
     }
 }
 
@@ -133,6 +137,10 @@ impl JobPort for BufferedJobSocket {
         JobSocket.close_file(file);
     }
 
+    fn warm_up(&mut self) {
+        self.usual.map_inside();
+    }
+
     fn exec_program(&mut self, _: &CStr, _: &ExecLists<'_>, _: bool) -> Result<()> {
         Err(Errno::INVAL)
     }
@@ -149,20 +157,26 @@ pub(crate) fn take_job_from(port: &mut impl JobPort) -> Result<()> {
     take_exec(port)
 }
 
-/// Takes all records of a job before its last one, which names the program.
+/// Takes all records of a job before its last one, which names the program. A request to warm up
+/// comes first, what passes the gate comes last.
 fn take_files(port: &mut impl JobPort) -> Result<ZipMarkScanner> {
     let mut mark = ZipMarkScanner::default();
+    let (mut has_begun, mut has_passed_gate) = (false, false);
     loop {
         match read_word(port)? {
-            JOB_FILE => take_file(port, &mut mark)?,
             JOB_EXEC => return Ok(mark),
+            JOB_WARM_UP if !has_begun => port.warm_up(),
+            _ if has_passed_gate => return Err(Errno::INVAL),
+            JOB_FILE => take_file(port, &mut mark)?,
             JOB_DIRECTORY => take_directory(port)?,
             JOB_GATE => {
                 let len = read_word(port)? as usize;
                 read_parts(port, len, JobPort::pass_gate)?;
+                has_passed_gate = true;
             }
             _ => return Err(Errno::INVAL),
         }
+        has_begun = true;
     }
 }
 
@@ -190,11 +204,11 @@ impl ZipMarkScanner {
 }
 
 /// For an interpreter that waits: signals that it is ready, takes its job, and executes nothing.
-/// Returns the variables, at the start of the buffer, each after its length and with its NUL; and
+/// Asked to warm up before, it maps the pages of usual programs. Returns the variables, at the start of the buffer, each after its length and with its NUL; and
 /// whether a file may be a zip archive.
-pub fn wait_for_variables(buffer: &mut [u8]) -> Result<(&[u8], bool)> {
+pub fn wait_for_variables(buffer: &mut [u8], usual: HotPages) -> Result<(&[u8], bool)> {
     let _ = sys::write(JOB_FD, READY.as_bytes());
-    let taken = take_variables(&mut BufferedJobSocket::new(), buffer)?;
+    let taken = take_variables(&mut BufferedJobSocket::new(usual), buffer)?;
     sys::close(JOB_FD);
     Ok(taken)
 }

@@ -36,6 +36,8 @@ table! {
         JOB_DIRECTORY: u32 = 3;
         /// The record of what an interpreter reads that waits at the gate; others skip it.
         JOB_GATE: u32 = 4;
+        /// The record before a job that has a forked interpreter map the pages of usual programs.
+        JOB_WARM_UP: u32 = 5;
         /// A flag of the exec record: the job socket stays open as [`JOB_FD`].
         EXEC_KEEPS_JOB: u32 = 1;
         /// The most bytes of arguments and environment together.
@@ -61,9 +63,9 @@ table! {
 
         /// Index of the address of the warm-up pages in the array that a template passes to its library.
         SETUP_RANGES: usize = 0;
-        /// Index of the number of ranges that are written to.
+        /// Index of the number of ranges that every program writes to.
         SETUP_WRITTEN: usize = 1;
-        /// Index of the number of all ranges.
+        /// Index of the number of ranges that every program uses. Those of usual programs follow.
         SETUP_COUNT: usize = 2;
         /// Index of the address of the variables that the template has.
         SETUP_VARIABLES: usize = 3;
@@ -79,8 +81,12 @@ table! {
         SETUP_RSEQ_OFFSET: usize = 8;
         /// Index of the length of this area; zero where the libc has none.
         SETUP_RSEQ_LEN: usize = 9;
+        /// Index of the number of ranges that usual programs write to, beside the others.
+        SETUP_USUAL_WRITTEN: usize = 10;
+        /// Index of the number of ranges that usual programs use, beside the others.
+        SETUP_USUAL_COUNT: usize = 11;
         /// The length of the array.
-        SETUP_WORDS: usize = 10;
+        SETUP_WORDS: usize = 12;
     }
     texts {
         /// The byte that an interpreter sends when it waits for its job.

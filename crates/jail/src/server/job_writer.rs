@@ -8,7 +8,7 @@ use crate::protocol::{
     encode,
     job::{
         EXEC_BYTES, EXEC_KEEPS_JOB, EXEC_STRINGS, JOB_DIRECTORY, JOB_EXEC, JOB_FILE, JOB_GATE,
-        PATH_BYTES,
+        JOB_WARM_UP, PATH_BYTES,
     },
 };
 
@@ -91,6 +91,9 @@ pub fn append_gate(out: &mut Vec<u8>, words: &[u8]) -> Result<(), InvalidJob> {
     out.extend_from_slice(words);
     Ok(())
 }
+
+/// What a forked interpreter that waits is sent while there is no job. Others do not understand it.
+pub const WARM_UP: [u8; 4] = JOB_WARM_UP.to_le_bytes();
 
 /// Appends the last record of a job.
 pub fn append_exec(out: &mut Vec<u8>, exec: &ExecProgram) -> Result<(), InvalidJob> {

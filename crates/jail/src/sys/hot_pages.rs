@@ -4,6 +4,9 @@
 
 use super::{raw::syscall, syscall_table::Call};
 
+const POPULATE_READ: usize = 22;
+const POPULATE_WRITE: usize = 23;
+
 /// Ranges of pages that every copy of this process writes to, followed by ranges that it only
 /// reads. Only the template library makes a value.
 #[derive(Clone, Copy)]
@@ -30,10 +33,15 @@ impl HotPages {
 
     /// Maps all of them now; those that will be written to become this process's own copies.
     pub fn map(self) {
-        const POPULATE_READ: usize = 22;
-        const POPULATE_WRITE: usize = 23;
         self.advise_range(0, self.written, POPULATE_WRITE);
         self.advise_range(self.written, self.count, POPULATE_READ);
+    }
+
+    /// The same under the walls of a guest, which do not let it advise several ranges at once.
+    pub fn map_inside(self) {
+        for at in 0..self.count {
+            self.advise_one(at, if at < self.written { POPULATE_WRITE } else { POPULATE_READ });
+        }
     }
 
     fn advise_range(self, from: usize, to: usize, advice: usize) {
@@ -48,12 +56,17 @@ impl HotPages {
                 let all = [MYSELF, self.ranges.add(first) as usize, some.len(), advice, 0, 0];
                 // Kernels before 6.14 take this advice for one range at a time only.
                 if syscall(Call::ProcessMadvise, all).is_err() {
-                    for at in some {
-                        let [address, len] = *self.ranges.add(at);
-                        let _ = syscall(Call::Madvise, [address, len, advice, 0, 0, 0]);
-                    }
+                    some.for_each(|at| self.advise_one(at, advice));
                 }
             }
+        }
+    }
+
+    fn advise_one(self, at: usize, advice: usize) {
+        // SAFETY: as above; `at` is below `count`.
+        unsafe {
+            let [address, len] = *self.ranges.add(at);
+            let _ = syscall(Call::Madvise, [address, len, advice, 0, 0, 0]);
         }
     }
 }

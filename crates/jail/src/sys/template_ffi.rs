@@ -39,8 +39,8 @@ use crate::{
 /// What the interpreter prepares once, for all guests that are copied from it.
 #[repr(C)]
 struct TemplateSetup {
-    /// Ranges of pages that every program uses, each an address and a length. The first `written`
-    /// of them are written to.
+    /// Ranges of pages, each an address and a length. Every program uses the first `count`, and
+    /// writes to the first `written` of them.
     ranges: *const [usize; 2],
     written: usize,
     count: usize,
@@ -56,6 +56,10 @@ struct TemplateSetup {
     /// pointer, and its length; zero if the libc does not use rseq.
     rseq_offset: usize,
     rseq_len: usize,
+    /// Usual programs use so many ranges behind the first `count`, and write to the first
+    /// `usual_written` of these.
+    usual_written: usize,
+    usual_count: usize,
 }
 
 /// Requires that each field is where the interpreter puts it.
@@ -71,6 +75,7 @@ const _: () = {
     assert_field_indices!(buffer: SETUP_BUFFER, buffer_len: SETUP_BUFFER_LEN);
     assert_field_indices!(packages: SETUP_PACKAGES);
     assert_field_indices!(rseq_offset: SETUP_RSEQ_OFFSET, rseq_len: SETUP_RSEQ_LEN);
+    assert_field_indices!(usual_written: SETUP_USUAL_WRITTEN, usual_count: SETUP_USUAL_COUNT);
     assert!(size_of::<TemplateSetup>() == constants::SETUP_WORDS * size_of::<usize>());
 };
 
@@ -79,7 +84,7 @@ const _: () = {
 #[unsafe(no_mangle)]
 extern "C" fn cloche_serve(socket: i32, setup: *const TemplateSetup) {
     // SAFETY: the interpreter passes a struct of this shape, which outlives the call. Its ranges
-    // are an array of `count` ranges of the interpreter's memory, which it never frees.
+    // are an array of at least `count` ranges of the interpreter's memory, which it never frees.
     let (setup, hot) = unsafe {
         let setup = &*setup;
         (setup, HotPages::new(setup.ranges, setup.written, setup.count))
@@ -166,16 +171,17 @@ extern "C" fn normalizing_exit(module: usize, arguments: usize, count: usize) ->
 extern "C" fn cloche_wait(setup: *const TemplateSetup) -> usize {
     // SAFETY: the interpreter passes a struct of this shape, whose pointers are to memory of its
     // own with the lengths beside them and to a NUL-terminated string; no other code reads or
-    // writes any of it during the call.
-    let (known, buffer, packages) = unsafe {
+    // writes any of it during the call. Behind the first `count` ranges there are `usual` more.
+    let (known, buffer, packages, usual) = unsafe {
         let setup = &*setup;
         (
             slice::from_raw_parts(setup.variables, setup.variables_len),
             slice::from_raw_parts_mut(setup.buffer, setup.buffer_len),
             CStr::from_ptr(setup.packages),
+            HotPages::new(setup.ranges.add(setup.count), setup.usual_written, setup.usual_count),
         )
     };
-    let (taken, archive) = match job_reader::wait_for_variables(buffer) {
+    let (taken, archive) = match job_reader::wait_for_variables(buffer, usual) {
         Ok(taken) => taken,
         Err(Errno::PIPE) => exit(constants::EXIT_NO_JOB),
         Err(_) => exit(constants::EXIT_BAD_JOB),

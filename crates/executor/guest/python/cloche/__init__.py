@@ -8,7 +8,8 @@ The program must not see the runtime: names, modules, paths and variables are re
 - `job`: reads the job and applies it.
 - `template`: forks one interpreter for each cell.
 - `preload`: keeps modules that were imported ahead, until a program imports them.
-- `warm_pages`: finds the memory pages that every program needs.
+- `warm_pages`: finds the memory pages that every program needs, and those of usual programs.
+- `usual_programs`: the programs with which they are found.
 - `exit`: ends a forked interpreter without a full finalisation.
 - `quiet_ends`: knows which objects and modules end without a trace.
 - `protocol`: constants, written by build.rs from `crates/jail/src/protocol/constants.rs`.

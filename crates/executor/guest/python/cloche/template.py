@@ -8,7 +8,7 @@ from the jail's core) forks the cells and reads their jobs.
 import os
 import sys
 
-from cloche import job, protocol, warm_pages
+from cloche import job, protocol, usual_programs, warm_pages
 from cloche import own_builtins as __builtins__  # noqa: F401
 from cloche.exit import FastExit
 from cloche.preload import Preloaded
@@ -93,13 +93,15 @@ class Template:
         pages, which goes the same way as a cell.
         """
         # Where a program's objects are made depends on what each measurement leaves behind.
-        written = set()
-        for _ in range(_MEASUREMENTS):
-            pages = warm_pages.measure(self.select, self.fast_exit)
+        needed, usual = (set(), set()), (set(), set())
+        for program in (*[usual_programs.LEAST] * _MEASUREMENTS, *usual_programs.USUAL):
+            pages = warm_pages.measure(self.select, self.fast_exit, program)
             if pages is None:
                 return
-            written |= pages[0]
-            self.note_pages(warm_pages.join_pages(written), pages[1])
+            for kinds in (needed, usual)[program is not usual_programs.LEAST:]:
+                kinds[0].update(pages[0])
+                kinds[1].update(pages[1])
+            self.note_pages(needed, usual)
             self.gc.freeze()
         os.write(protocol.JOB_FD, protocol.READY.encode())
         self.python.PyOS_BeforeFork()
@@ -109,14 +111,23 @@ class Template:
             self.thread_id.value = self.native_id()
         self.after_fork()
 
-    def note_pages(self, written, read):
-        """Has the library map these ranges in each cell, as many as there is space for."""
-        self.has_pages = bool(written or read)
-        ranges = (written + read)[:len(self.hot)]
+    def note_pages(self, needed, usual):
+        """Has the library map these pages in each cell, as many as there is space for: those that
+        every program writes to and reads, then those of usual programs.
+        """
+        usual = usual[0] - needed[0], warm_pages.thin_pages(usual[1], needed[1])
+        needed = needed[0], warm_pages.thin_pages(needed[1])
+        self.has_pages = any(needed)
+        ranges, ends = [], []
+        for pages in (*needed, *usual):
+            ranges += warm_pages.join_pages(pages)
+            ends.append(min(len(ranges), len(self.hot)) // 2)
+        del ranges[len(self.hot):]
         self.hot[:len(ranges)] = ranges
         self.given[protocol.SETUP_RANGES] = self.ctypes.addressof(self.hot)
-        self.given[protocol.SETUP_WRITTEN] = min(len(written), len(ranges)) // 2
-        self.given[protocol.SETUP_COUNT] = len(ranges) // 2
+        self.given[protocol.SETUP_WRITTEN], self.given[protocol.SETUP_COUNT] = ends[:2]
+        self.given[protocol.SETUP_USUAL_WRITTEN] = ends[2] - ends[1]
+        self.given[protocol.SETUP_USUAL_COUNT] = ends[3] - ends[1]
 
     def enter_cell(self):
         """Takes the job of a cell. Returns whether a file of it may be an archive."""

@@ -15,16 +15,16 @@ _PATIENCE = 5
 _PRESENT, _OF_A_FILE, _EXCLUSIVE = 0x80, 0x20, 0x01
 
 
-def measure(select, fast_exit):
-    """The pages that a program needs between its fork and its end: the numbers of those it writes
-    to, and those it only reads as a flat list of addresses and lengths. Returns None in the probe.
+def measure(select, fast_exit, program):
+    """The pages that a program needs between its fork and its end, as sets of numbers: those that it
+    writes to, and those of files that it only reads. Returns None in the probe.
 
-    The probe is a copy of the template. It goes the whole way of a cell, with a program of ours,
-    and stops at its end. The pages that it then has for itself are those that every program writes
-    to. An idle second copy shares the pages that only the template itself has written to meanwhile.
+    The probe is a copy of the template. It goes the whole way of a cell, with this program, and
+    stops at its end. The pages that it then has for itself are those that the program writes to. An
+    idle second copy shares the pages that only the template itself has written to meanwhile.
     """
     if not os.path.exists("/proc/self/pagemap"):
-        return set(), []
+        return set(), set()
     (job_end, job_fd), (done_fd, done_end) = os.pipe(), os.pipe()
     idle = os.fork()
     if idle == 0:
@@ -37,9 +37,9 @@ def measure(select, fast_exit):
     os.close(job_end)
     os.close(done_end)
     os.write(job_fd, b"".join([
-        job.encode_file(b"main.py", 0o600, b"print(1)\n"),
+        job.encode_file(b"main.py", 0o600, program),
         job.encode_exec(list(map(b"=".join, os.environb.items())))]))
-    pages = set(), []
+    pages = set(), set()
     if select.select([done_fd], [], [], _PATIENCE)[0] and os.read(done_fd, 1):
         pages = _read_pages(probe)
     for pid in (probe, idle):
@@ -64,7 +64,7 @@ def _become_probe(job_end):
 
 def _read_pages(pid):
     """The pages of a process that has stopped. It has the mappings of this one."""
-    written, read = set(), []
+    written, read = set(), set()
     with open("/proc/self/maps") as maps, open("/proc/%d/pagemap" % pid, "rb", 0) as pagemap:
         for line in maps:
             addresses, access, _, _, _, *name = line.split()
@@ -77,11 +77,7 @@ def _read_pages(pid):
             if access == "rw-p":
                 written.update(start + at for at, flag in enumerate(flags) if _is_own(flag))
             else:
-                # One of each sixteen: the kernel maps the pages around it as well.
-                pages = {(start + at) >> 4: start + at
-                         for at, flag in enumerate(flags) if flag >> 56 & _PRESENT}
-                for page in pages.values():
-                    read += [page << _PAGE_BITS, 1 << _PAGE_BITS]
+                read.update(start + at for at, flag in enumerate(flags) if flag >> 56 & _PRESENT)
     return written, read
 
 
@@ -95,6 +91,14 @@ def join_pages(pages):
             ranges += [page << _PAGE_BITS, 1 << _PAGE_BITS]
         last = page
     return ranges
+
+
+def thin_pages(pages, present=frozenset()):
+    """One page of each sixteen, since the kernel maps the pages of a file around it as well; none
+    where one of the sixteen is present.
+    """
+    blocks = {page >> 4 for page in present}
+    return set({page >> 4: page for page in pages if page >> 4 not in blocks}.values())
 
 
 def _is_own(flag):
