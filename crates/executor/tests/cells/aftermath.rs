@@ -61,7 +61,7 @@ async fn a_cell_that_waits_maps_what_usual_programs_use() {
     let run = async || {
         let spec = RunSpec::new(Language::Python, CODE);
         let outcome = executor.run(spec, RunIo::default()).await.unwrap();
-        let printed = outcome.stdout.to_text_lossy().into_owned();
+        let printed = outcome.stdout.to_text_lossy();
         let (faults, table) = printed.trim().split_once('\n').unwrap();
         (faults.parse::<u32>().unwrap(), table.to_owned())
     };
