@@ -56,7 +56,7 @@ pub(crate) struct ExecLists<'a> {
 }
 
 /// The job socket and the kernel.
-struct JobSocket;
+pub(crate) struct JobSocket;
 
 impl JobPort for JobSocket {
     fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
@@ -204,8 +204,8 @@ impl ZipMarkScanner {
 }
 
 /// For an interpreter that waits: signals that it is ready, takes its job, and executes nothing.
-/// Asked to warm up before, it maps the pages of usual programs. Returns the variables, at the start of the buffer, each after its length and with its NUL; and
-/// whether a file may be a zip archive.
+/// Asked to warm up before, it maps the pages of usual programs. Returns the variables, at the start
+/// of the buffer, each after its length and with its NUL; and whether a file may be a zip archive.
 pub fn wait_for_variables(buffer: &mut [u8], usual: HotPages) -> Result<(&[u8], bool)> {
     let _ = sys::write(JOB_FD, READY.as_bytes());
     let taken = take_variables(&mut BufferedJobSocket::new(usual), buffer)?;
@@ -258,54 +258,9 @@ pub fn place_job(buffer: &mut [u8]) -> Result<ExecRecord<'_>> {
     Ok(ExecRecord { args, strings })
 }
 
-/// The job socket and the kernel, for pid 1, which takes the job of an interpreter at the gate.
-struct GateSocket {
-    gate: RawFd,
-}
-
-impl JobPort for GateSocket {
-    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        JobSocket.read_job(buffer)
-    }
-
-    fn enter_directory(&mut self, directory: &CStr) -> Result<()> {
-        JobSocket.enter_directory(directory)
-    }
-
-    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
-        JobSocket.create_file(name, mode)
-    }
-
-    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
-        JobSocket.write_file(file, bytes)
-    }
-
-    fn close_file(&mut self, file: RawFd) {
-        JobSocket.close_file(file);
-    }
-
-    fn pass_gate(&mut self, mut bytes: &[u8]) -> Result<()> {
-        const PAUSE: u64 = 200_000;
-        while !bytes.is_empty() {
-            match sys::write(self.gate, bytes) {
-                Ok(written) => bytes = &bytes[written..],
-                // The FIFO is full: the interpreter has not read yet.
-                Err(Errno::AGAIN) => sys::poll_readable([], Some(PAUSE)).map(drop)?,
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(())
-    }
-
-    fn exec_program(&mut self, _: &CStr, _: &ExecLists<'_>, _: bool) -> Result<()> {
-        Err(Errno::NOSYS)
-    }
-}
-
 /// For pid 1 whose guest waits at the gate: takes the files of the job from the job socket, writes
-/// what the interpreter is to read to the gate, and skips the rest. The gate stays open.
-pub(crate) fn take_gate_job(gate: RawFd) -> Result<()> {
-    let port = &mut GateSocket { gate };
+/// what the interpreter is to read to the gate, and skips the rest.
+pub(crate) fn take_gate_job(port: &mut impl JobPort) -> Result<()> {
     take_files(port).map(drop)?;
     let [_, _, _, len] = read_words(port)?;
     read_parts(port, len as usize, |_, _| Ok(()))

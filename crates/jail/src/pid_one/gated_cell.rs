@@ -15,7 +15,10 @@ use super::{
     supervise,
 };
 use crate::{
-    guest::{job_reader, start::run_guest},
+    guest::{
+        job_reader::{self, ExecLists, JobPort, JobSocket},
+        start::run_guest,
+    },
     protocol::{
         constants::{EXIT_BAD_JOB, EXIT_NO_JOB, GATE, READY},
         fd_numbers::{CONTROL_FD, JOB_FD},
@@ -32,6 +35,50 @@ use crate::{
 /// Nanoseconds between two looks whether the interpreter has come to the gate.
 const LOOK: u64 = 300_000;
 
+/// The job socket, the kernel, and the gate to which pid 1 passes what the interpreter is to read.
+struct GateSocket {
+    gate: RawFd,
+}
+
+impl JobPort for GateSocket {
+    fn read_job(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        JobSocket.read_job(buffer)
+    }
+
+    fn enter_directory(&mut self, directory: &CStr) -> Result<()> {
+        JobSocket.enter_directory(directory)
+    }
+
+    fn create_file(&mut self, name: &CStr, mode: u32) -> Result<RawFd> {
+        JobSocket.create_file(name, mode)
+    }
+
+    fn write_file(&mut self, file: RawFd, bytes: &[u8]) -> Result<usize> {
+        JobSocket.write_file(file, bytes)
+    }
+
+    fn close_file(&mut self, file: RawFd) {
+        JobSocket.close_file(file);
+    }
+
+    fn pass_gate(&mut self, mut bytes: &[u8]) -> Result<()> {
+        const PAUSE: u64 = 200_000;
+        while !bytes.is_empty() {
+            match sys::write(self.gate, bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                // The FIFO is full: the interpreter has not read yet.
+                Err(Errno::AGAIN) => sys::poll_readable([], Some(PAUSE)).map(drop)?,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn exec_program(&mut self, _: &CStr, _: &ExecLists<'_>, _: bool) -> Result<()> {
+        Err(Errno::NOSYS)
+    }
+}
+
 /// The life of pid 1, from just after `clone` to its end.
 pub(crate) fn run_pid_one(program: &[u8], fds: CellFds) -> ! {
     enter_cell(program, StepScope::All, fds, || {});
@@ -43,7 +90,7 @@ pub(crate) fn run_pid_one(program: &[u8], fds: CellFds) -> ! {
         .and_then(|gate| park_guest(gate, apply::find_socket_limit(program)));
     match parked.and_then(|(main, mut watch, gate)| {
         wait_for_job(&mut watch)?;
-        job_reader::take_gate_job(gate)?;
+        job_reader::take_gate_job(&mut GateSocket { gate })?;
         sys::close(gate);
         Ok((main, watch))
     }) {
