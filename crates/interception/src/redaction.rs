@@ -1,10 +1,10 @@
 //! Runs in: network broker (no capabilities).
 //!
 //! Finds a secret in replies, in the forms that servers echo: plain, base64, percent, hex, JSON and
-//! HTML escapes. Every found byte becomes a star, so lengths stay as they were. Bytes are held back
+//! HTML escapes, UTF-16. Every found byte becomes a star, so lengths stay as they were. Bytes are held back
 //! only while they could be the beginning of a secret, so a stream keeps flowing.
 
-use std::{collections::HashMap, fmt::Write as _};
+use std::collections::HashMap;
 
 use aho_corasick::{
     Anchored,
@@ -137,26 +137,56 @@ impl StreamRedactor {
     }
 }
 
+/// What the escapes of URLs leave as it is, besides letters, digits and `-._`: RFC 3986, Python,
+/// `encodeURIComponent`, `encodeURI` of JavaScript, and forms.
+const LEFT_IN_URLS: [&[u8]; 5] = [b"~", b"~/", b"~!*'()", b"~!*'();,/?:@&=+$#", b"*"];
+/// What the writers of JSON escape by number, besides what has to be: none, Go, and frameworks that
+/// take care of HTML.
+const NUMBERED_IN_JSON: [&[u8]; 4] = [b"", b"<>&", b"<>&'+", b"<>&'+\"`"];
+/// What stands for a double and for a single quote in HTML: none, PHP, Python, Go, XML.
+const QUOTES_IN_HTML: [[&str; 2]; 6] = [
+    ["\"", "'"],
+    ["&quot;", "&#39;"],
+    ["&quot;", "&#039;"],
+    ["&quot;", "&#x27;"],
+    ["&#34;", "&#39;"],
+    ["&quot;", "&apos;"],
+];
+
 fn list_forms(secret: &str) -> Vec<Vec<u8>> {
     let bytes = secret.as_bytes();
     let mut forms: Vec<Vec<u8>> = vec![bytes.to_vec()];
-    for escape in [percent_upper, percent_lower, percent_form, percent_all] {
+    for left in LEFT_IN_URLS {
+        let escaped = percent(bytes, left);
+        forms.push(escaped.replace("%20", "+").into_bytes());
+        forms.push(escaped.into_bytes());
+    }
+    for numbered in NUMBERED_IN_JSON {
+        let escaped = json(secret, numbered);
+        forms.push(escaped.replace('/', "\\/").into_bytes());
+        forms.push(escaped.into_bytes());
+    }
+    forms.extend(QUOTES_IN_HTML.map(|quotes| html(secret, quotes).into_bytes()));
+    for escape in [percent_all, json_all, entities, hex_entities, hex] {
         forms.push(escape(bytes).into_bytes());
     }
-    for escape in [json_plain, json_slashes, json_html, json_html_upper, json_all, html] {
-        forms.push(escape(secret).into_bytes());
-    }
-    let lower: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    forms.push(lower.to_ascii_uppercase().into_bytes());
-    forms.push(lower.into_bytes());
+    forms.extend(utf16(bytes));
     for phase in 0..3 {
         let (standard, url) = base64_phase(bytes, phase);
         // Servers escape the characters of base64 in turn.
-        forms.push(percent_upper(&standard).into_bytes());
-        forms.push(json_slashes(&String::from_utf8_lossy(&standard)).into_bytes());
+        forms.push(percent(&standard, b"").into_bytes());
+        forms.push(percent(&standard, b"/").into_bytes());
+        forms.push(json(&String::from_utf8_lossy(&standard), b"").replace('/', "\\/").into_bytes());
         forms.extend([standard, url]);
     }
     forms
+}
+
+/// UTF-16 without a mark, the low byte first and the high byte first.
+fn utf16(bytes: &[u8]) -> [Vec<u8>; 2] {
+    let low = bytes.iter().flat_map(|byte| [*byte, 0]).collect();
+    let high = bytes.iter().flat_map(|byte| [0, *byte]).collect();
+    [low, high]
 }
 
 /// The characters of base64 that depend on the secret only, if it begins at this position of a
@@ -169,81 +199,59 @@ fn base64_phase(bytes: &[u8], phase: usize) -> (Vec<u8>, Vec<u8>) {
     (cut(STANDARD_NO_PAD.encode(&padded)), cut(URL_SAFE_NO_PAD.encode(&padded)))
 }
 
-fn escape_bytes(bytes: &[u8], escape: impl Fn(u8) -> Option<String>) -> String {
-    let mut out = String::new();
-    for byte in bytes {
-        match escape(*byte) {
-            Some(escaped) => out.push_str(&escaped),
-            None => out.push(char::from(*byte)),
+fn escape_each(bytes: &[u8], escape: impl Fn(u8) -> String) -> String {
+    bytes.iter().map(|byte| escape(*byte)).collect()
+}
+
+/// Percent escapes, except of letters, digits, `-._` and what is left as it is. The automaton reads
+/// both cases of their digits.
+fn percent(bytes: &[u8], left: &[u8]) -> String {
+    escape_each(bytes, |byte| {
+        match byte.is_ascii_alphanumeric() || b"-._".contains(&byte) || left.contains(&byte) {
+            true => char::from(byte).to_string(),
+            false => format!("%{byte:02x}"),
         }
-    }
-    out
-}
-
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
-}
-
-fn percent_upper(bytes: &[u8]) -> String {
-    escape_bytes(bytes, |byte| (!is_unreserved(byte)).then(|| format!("%{byte:02X}")))
-}
-
-fn percent_lower(bytes: &[u8]) -> String {
-    escape_bytes(bytes, |byte| (!is_unreserved(byte)).then(|| format!("%{byte:02x}")))
-}
-
-fn percent_form(bytes: &[u8]) -> String {
-    percent_upper(bytes).replace("%20", "+")
+    })
 }
 
 fn percent_all(bytes: &[u8]) -> String {
-    escape_bytes(bytes, |byte| Some(format!("%{byte:02X}")))
+    escape_each(bytes, |byte| format!("%{byte:02x}"))
 }
 
-fn json_escape(secret: &str, escape: impl Fn(char) -> bool, upper: bool) -> String {
-    let mut out = String::new();
-    for c in secret.chars() {
-        let code = u32::from(c);
-        let _ = match c {
-            '"' | '\\' => write!(out, "\\{c}"),
-            c if escape(c) && upper => write!(out, "\\u{code:04X}"),
-            c if escape(c) => write!(out, "\\u{code:04x}"),
-            c => write!(out, "{c}"),
-        };
-    }
-    out
+fn hex(bytes: &[u8]) -> String {
+    escape_each(bytes, |byte| format!("{byte:02x}"))
 }
 
-fn json_plain(secret: &str) -> String {
-    json_escape(secret, |_| false, false)
+/// JSON with some characters by their number, and `"` and `\` with a backslash if they are not.
+fn json(secret: &str, numbered: &[u8]) -> String {
+    escape_each(secret.as_bytes(), |byte| match byte {
+        byte if numbered.contains(&byte) => format!("\\u{byte:04x}"),
+        b'"' | b'\\' => format!("\\{}", char::from(byte)),
+        byte => char::from(byte).to_string(),
+    })
 }
 
-fn json_slashes(secret: &str) -> String {
-    json_plain(secret).replace('/', "\\/")
+fn json_all(bytes: &[u8]) -> String {
+    escape_each(bytes, |byte| format!("\\u{byte:04x}"))
 }
 
-fn json_html(secret: &str) -> String {
-    json_escape(secret, |c| matches!(c, '<' | '>' | '&' | '\'' | '+'), false)
+fn html(secret: &str, [double, single]: [&str; 2]) -> String {
+    escape_each(secret.as_bytes(), |byte| match byte {
+        b'&' => "&amp;".to_owned(),
+        b'<' => "&lt;".to_owned(),
+        b'>' => "&gt;".to_owned(),
+        b'"' => double.to_owned(),
+        b'\'' => single.to_owned(),
+        byte => char::from(byte).to_string(),
+    })
 }
 
-fn json_html_upper(secret: &str) -> String {
-    json_escape(secret, |c| matches!(c, '<' | '>' | '&' | '\'' | '+'), true)
+fn entities(bytes: &[u8]) -> String {
+    escape_each(bytes, |byte| format!("&#{byte};"))
 }
 
-fn json_all(secret: &str) -> String {
-    secret.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect()
-}
-
-fn html(secret: &str) -> String {
-    let escape = |c: char| match c {
-        '&' => "&amp;".to_owned(),
-        '<' => "&lt;".to_owned(),
-        '>' => "&gt;".to_owned(),
-        '"' => "&quot;".to_owned(),
-        '\'' => "&#39;".to_owned(),
-        c => c.to_string(),
-    };
-    secret.chars().map(escape).collect()
+fn hex_entities(bytes: &[u8]) -> String {
+    escape_each(bytes, |byte| format!("&#x{byte:x};"))
 }
 
 #[cfg(test)]
@@ -271,7 +279,7 @@ mod tests {
         let forms = forms(SECRET);
         let json = serde_json::to_string(SECRET).unwrap();
         let hex: String = SECRET.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let urlencoded = percent_upper(SECRET.as_bytes());
+        let urlencoded = percent(SECRET.as_bytes(), b"~");
         for text in [SECRET, json.trim_matches('"'), &hex, &hex.to_uppercase(), &urlencoded] {
             let text = format!("before {text} after");
             let redacted = String::from_utf8(forms.redact(text.as_bytes()).unwrap()).unwrap();
@@ -288,6 +296,41 @@ mod tests {
             let clear = redacted.iter().filter(|byte| **byte != STAR).count();
             let secret_only = (SECRET.len() * 8).div_ceil(6) - 2;
             assert!(encoded.len() - clear >= secret_only - 1, "{before}: {clear}");
+        }
+    }
+
+    /// As the usual functions of languages and frameworks write [`SECRET`].
+    #[test]
+    fn the_escapes_of_common_servers_are_starred_out() {
+        let forms = forms(SECRET);
+        for escaped in [
+            // urllib.parse.quote, quote_plus, encodeURIComponent, encodeURI
+            "sk-a/b%2Bc%3D%22d%5Ce%27f%3Cg%3E%26h%20i",
+            "sk-a%2Fb%2Bc%3D%22d%5Ce%27f%3Cg%3E%26h+i",
+            "sk-a%2Fb%2Bc%3D%22d%5Ce'f%3Cg%3E%26h%20i",
+            "sk-a/b+c=%22d%5Ce'f%3Cg%3E&h%20i",
+            // json of Python, PHP, Go, System.Text.Json
+            "sk-a/b+c=\\\"d\\\\e'f<g>&h i",
+            "sk-a\\/b+c=\\\"d\\\\e'f<g>&h i",
+            "sk-a/b+c=\\\"d\\\\e'f\\u003cg\\u003e\\u0026h i",
+            "sk-a/b\\u002Bc=\\u0022d\\\\e\\u0027f\\u003Cg\\u003E\\u0026h i",
+            // html.escape, htmlspecialchars, html.EscapeString, text of XML
+            "sk-a/b+c=&quot;d\\e&#x27;f&lt;g&gt;&amp;h i",
+            "sk-a/b+c=&quot;d\\e&#039;f&lt;g&gt;&amp;h i",
+            "sk-a/b+c=&#34;d\\e&#39;f&lt;g&gt;&amp;h i",
+            "sk-a/b+c=\"d\\e'f&lt;g&gt;&amp;h i",
+        ] {
+            let redacted = forms.redact(format!("[{escaped}]").as_bytes()).unwrap();
+            let stars = format!("[{}]", "*".repeat(escaped.len()));
+            assert_eq!(String::from_utf8(redacted).unwrap(), stars, "{escaped}");
+        }
+        for escaped in [
+            "\u{0}s\u{0}k\u{0}-\u{0}a\u{0}/\u{0}b\u{0}+\u{0}c\u{0}=",
+            "&#115;&#107;&#45;&#97;&#47;&#98;&#43;&#99;&#61;",
+            "&#x73;&#x6B;&#x2D;&#x61;&#x2F;&#x62;&#x2B;&#x63;&#x3D;",
+        ] {
+            let forms = self::forms("sk-a/b+c=");
+            assert!(forms.redact(escaped.as_bytes()).unwrap().iter().all(|byte| *byte == STAR));
         }
     }
 

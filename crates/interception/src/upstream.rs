@@ -4,7 +4,12 @@
 //! the version that the server chooses from the cell's offer. It belongs to one connection of one
 //! cell and is never shared.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use hyper::{
     Request, Response,
@@ -14,7 +19,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::ServerName};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     sync::Mutex,
     task::JoinHandle,
 };
@@ -131,7 +136,7 @@ where
         _ if offer.http1 => ChosenProtocol::Http1,
         _ => return Err(io::Error::other("the server does not speak what the client offered")),
     };
-    let io = TokioIo::new(tls);
+    let io = TokioIo::new(RaggedEnd(tls));
     let (sender, driver) = match protocol {
         ChosenProtocol::Http1 => {
             let (sender, connection) = http1::Builder::new()
@@ -154,6 +159,44 @@ where
         }
     };
     Ok(Upstream { protocol, sender, driver })
+}
+
+/// A connection whose end is an end, whether the server says so in TLS or just closes. Old servers
+/// just close, and clients take it. HTTP knows by itself when a reply with a length, or one in
+/// chunks, was cut off.
+struct RaggedEnd<T>(T);
+
+impl<T: AsyncRead + Unpin> AsyncRead for RaggedEnd<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match Pin::new(&mut self.0).poll_read(cx, buffer) {
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Poll::Ready(Ok(()))
+            }
+            polled => polled,
+        }
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for RaggedEnd<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
 }
 
 async fn drive(connection: impl Future<Output = Result<(), hyper::Error>>) {

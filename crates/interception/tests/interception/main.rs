@@ -153,6 +153,32 @@ async fn a_reply_with_a_coding_of_the_transfer_is_dropped() {
     assert!(text(reply).await.contains("compressed"));
 }
 
+/// As old servers do. A reply that has a length, and is shorter, was cut off.
+#[tokio::test]
+async fn a_reply_that_ends_with_its_connection_arrives_whole_and_others_are_cut_off() {
+    let authority = TestAuthority::new();
+    for (headers, is_whole) in
+        [("", true), ("Content-Length: 100\r\n", false), ("Transfer-Encoding: chunked\r\n", false)]
+    {
+        let body = match headers.starts_with("Transfer") {
+            true => format!("{:x}\r\nyou sent {SECRET}\r\n", 9 + SECRET.len()),
+            false => format!("you sent {SECRET}"),
+        };
+        let version = if is_whole { "1.0" } else { "1.1" };
+        let reply = format!("HTTP/{version} 200 OK\r\n{headers}\r\n{body}");
+        let server = TestServer::start_ragged(&authority, reply).await;
+        let credentials = [credential("api", "bearer", SECRET)];
+        let internet = TestInternet::with_server(server, &authority, &credentials);
+        let get = request(Version::HTTP_11, HOST, "/old").body(empty()).unwrap();
+        let got = send(&internet, Version::HTTP_11, get).await.into_body().collect().await;
+        assert_eq!(got.is_ok(), is_whole, "{headers}");
+        if let Ok(got) = got {
+            let stars = "*".repeat(SECRET.len());
+            assert_eq!(got.to_bytes(), format!("you sent {stars}"));
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_header_with_the_secret_in_its_name_is_removed() {
     let credentials = [credential("api", "header X-Api-Key", "Sk-Live-0123456789")];

@@ -30,7 +30,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
 };
 use tokio::{
-    io::DuplexStream,
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
     net::{TcpListener, TcpStream},
     sync::Semaphore,
     task::JoinHandle,
@@ -65,6 +65,21 @@ impl TestAuthority {
         Self { issuer: Issuer::new(params, key), der }
     }
 
+    fn make_acceptor(&self, name: &str, alpn: &[&str]) -> TlsAcceptor {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap().der().clone();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate], key)
+            .unwrap();
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsAcceptor::from(Arc::new(config))
+    }
+
     pub(crate) fn roots(&self) -> Arc<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
@@ -87,25 +102,35 @@ pub(crate) struct EndlessReplies {
 impl TestServer {
     /// A server with a certificate for `name` that speaks these protocols.
     pub(crate) async fn start(authority: &TestAuthority, name: &str, alpn: &[&str]) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &authority.issuer).unwrap().der().clone();
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let tls = authority.make_acceptor(name, alpn);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let seen = Arc::default();
+        let server = Self::new(&listener);
+        let (seen, endless) = (Arc::clone(&server.seen), Arc::clone(&server.endless));
+        tokio::spawn(accept(listener, tls, Replies { seen, endless }));
+        server
+    }
+
+    /// A server that answers whatever it gets with these bytes, and closes without a word of TLS.
+    pub(crate) async fn start_ragged(authority: &TestAuthority, reply: String) -> Self {
+        let tls = authority.make_acceptor(HOST, &[]);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self::new(&listener);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let mut stream = tls.accept(stream).await.unwrap();
+                let _ = stream.read(&mut [0; 4096]).await.unwrap();
+                stream.write_all(reply.as_bytes()).await.unwrap();
+                stream.flush().await.unwrap();
+                stream.get_mut().0.shutdown().await.unwrap();
+            }
+        });
+        server
+    }
+
+    fn new(listener: &TcpListener) -> Self {
         let (released, sent) = (Semaphore::new(0), AtomicUsize::new(0));
         let endless = Arc::new(EndlessReplies { released, sent });
-        let replies = Replies { seen: Arc::clone(&seen), endless: Arc::clone(&endless) };
-        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), replies));
-        Self { address, seen, endless }
+        Self { address: listener.local_addr().unwrap(), seen: Arc::default(), endless }
     }
 
     pub(crate) fn endless(&self) -> &EndlessReplies {
