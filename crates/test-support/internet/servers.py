@@ -93,11 +93,12 @@ def wheel(name):
     }
     with zipfile.ZipFile(data, "w") as archive:
         for path, text in files.items():
-            archive.writestr(path, text)
+            # Without the time of day: an index names the digest of a later request's bytes.
+            archive.writestr(zipfile.ZipInfo(path), text)
             digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
             record.append(f"{path},sha256={digest.decode()},{len(text)}")
         record.append(f"{info}/RECORD,,")
-        archive.writestr(f"{info}/RECORD", "\n".join(record) + "\n")
+        archive.writestr(zipfile.ZipInfo(f"{info}/RECORD"), "\n".join(record) + "\n")
     return data.getvalue()
 
 
