@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 
 use crate::{
     host::Host,
-    support::eventually,
+    support::{eventually, skip},
     tls::{TlsListener, read_request},
 };
 
@@ -105,6 +105,31 @@ async fn a_delivery_fails_twice_survives_a_restart_and_is_signed() {
     let body: Value = serde_json::from_slice(&received[0].1).unwrap();
     assert_eq!((&body["event"], &body["trace_id"]), (&json!("execution.completed"), &json!(id)));
     assert_eq!(body["result"]["stdout"], "done\n");
+}
+
+/// Nothing leaves the machine: the address is refused before it is dialled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_says_what_the_network_denied() {
+    let receiver = Receiver::start(0).await;
+    let Some(host) = receiver.host().await else { return };
+    if !rustix::process::geteuid().is_root() {
+        skip("this user may not have a device for a network");
+        return;
+    }
+    let sandbox = json!({"team": "default", "name": "open", "network": "unrestricted"});
+    host.admin_json(Method::POST, "sandboxes", sandbox).await;
+    let key = json!({"team": "default", "sandbox": "open", "name": "open"});
+    let made = host.admin_json(Method::POST, "keys", key).await;
+    let host = host.with_key(made["key"].as_str().unwrap());
+    let code = "import socket; socket.create_connection(('169.254.169.254', 80))";
+    let id = host.background(json!({"code": code, "webhook_url": receiver.url})).await;
+    let record = host.until(&id, |record| record["webhook_delivery_status"] == "delivered").await;
+    let body: Value = serde_json::from_slice(&receiver.received()[0].1).unwrap();
+    assert_eq!((&body["status"], &record["status"]), (&json!("blocked"), &json!("blocked")));
+    assert_eq!(body["result"]["network"], record["network"], "{body}");
+    let denied = json!([{"host": "169.254.169.254", "port": 80, "protocol": "tcp",
+        "reason": "address_blocked", "count": 1}]);
+    assert_eq!(body["result"]["network"]["denied"], denied, "{body}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
