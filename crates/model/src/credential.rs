@@ -102,6 +102,9 @@ impl FromStr for CredentialHost {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
+        if text.contains('/') {
+            return Err(Invalid::new("hosts: write a name such as api.example.com, not a URL"));
+        }
         let (name, port) = match text.split_once(':') {
             None => (text, HTTPS),
             Some((name, port)) => {
