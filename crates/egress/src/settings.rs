@@ -11,7 +11,7 @@ use std::{
 use ipnet::IpNet;
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 
 /// The longest file of certificate authorities: a few times those of a whole system.
 pub const MOST_AUTHORITIES: u64 = 1024 * 1024;
@@ -23,13 +23,16 @@ pub struct EgressSettings {
     /// The DNS servers that names are asked of.
     // `cli` fills in those of `/etc/resolv.conf` when the operator names none.
     #[schemars(with = "Vec<String>", extend("x-default" = "those of `/etc/resolv.conf`"))]
+    #[serde(deserialize_with = "read_list")]
     pub resolvers: Vec<SocketAddr>,
     /// Networks that no cell reaches, beyond those that are never reached.
     #[schemars(with = "Vec<String>", extend("default" = []))]
+    #[serde(deserialize_with = "read_list")]
     pub deny: Vec<IpNet>,
     /// Private networks that a policy may reach. Loopback, link-local and the host's own addresses
     /// stay out of reach.
     #[schemars(with = "Vec<String>", extend("default" = []))]
+    #[serde(deserialize_with = "read_list")]
     pub reachable_private: Vec<IpNet>,
     /// TCP and UDP ports that no cell reaches, beyond those that are never reached.
     #[schemars(extend("default" = []))]
@@ -65,6 +68,46 @@ impl EgressSettings {
         }
         Ok(())
     }
+}
+
+/// What an operator may write as an address alone.
+trait FromText: Sized {
+    /// What to write, for the error.
+    const EXAMPLES: &str;
+
+    fn from_text(text: &str) -> Option<Self>;
+}
+
+impl FromText for SocketAddr {
+    const EXAMPLES: &str = "an address such as 192.0.2.53 or 192.0.2.53:53";
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.parse().ok().or_else(|| Some(Self::new(text.parse().ok()?, 53)))
+    }
+}
+
+impl FromText for IpNet {
+    const EXAMPLES: &str = "a network such as 198.51.100.0/24, or an address";
+
+    fn from_text(text: &str) -> Option<Self> {
+        text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(Self::from))
+    }
+}
+
+/// A list in the settings of an operator, or in a message between processes.
+fn read_list<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: FromText + Deserialize<'de>,
+    D: Deserializer<'de>,
+{
+    if !deserializer.is_human_readable() {
+        return Vec::deserialize(deserializer);
+    }
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let read = |text: &String| {
+        T::from_text(text).ok_or_else(|| D::Error::custom(format!("write {}", T::EXAMPLES)))
+    };
+    texts.iter().map(read).collect()
 }
 
 fn read_certificates(file: &Path) -> io::Result<String> {
@@ -117,6 +160,25 @@ pub fn resolvers_of(resolv_conf: &str) -> Vec<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_alone_is_a_name_server_or_a_network_of_one() {
+        let text = r#"{"resolvers": ["192.0.2.53", "2001:db8::1", "[2001:db8::2]:5353"],
+            "deny": ["192.0.2.1", "10.0.0.0/8"], "reachable_private": ["fd00::7"]}"#;
+        let settings: EgressSettings = serde_json::from_str(text).unwrap();
+        let resolvers = ["192.0.2.53:53", "[2001:db8::1]:53", "[2001:db8::2]:5353"];
+        assert_eq!(settings.resolvers, resolvers.map(|address| address.parse().unwrap()));
+        let deny = ["192.0.2.1/32", "10.0.0.0/8"].map(|net| net.parse().unwrap());
+        assert_eq!(settings.deny, deny);
+        assert_eq!(settings.reachable_private, ["fd00::7/128".parse().unwrap()]);
+        // The broker gets them as they are.
+        let bytes = postcard::to_stdvec(&settings).unwrap();
+        assert_eq!(postcard::from_bytes::<EgressSettings>(&bytes).unwrap(), settings);
+        for wrong in [r#"{"resolvers": ["dns.example"]}"#, r#"{"deny": ["10.0.0.0/33"]}"#] {
+            let error = serde_json::from_str::<EgressSettings>(wrong).unwrap_err().to_string();
+            assert!(error.contains("write a"), "{error}");
+        }
+    }
 
     #[test]
     fn name_servers_are_read_from_resolv_conf() {
