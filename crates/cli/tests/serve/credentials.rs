@@ -148,6 +148,7 @@ async fn a_wrong_credential_is_refused_with_a_sentence_that_does_not_show_it() {
     let value = "wrong-value\r\nX-Injected: 1";
     for (arguments, sentence) in [
         (&["create", "a", "--host", "api.example.com"][..], "without line breaks"),
+        (&["create", "a", "--host", "https://api.example.com/v1"], "not a URL"),
         (&["create", "a", "--host", "10.0.0.1"], "an exact name such as api.example.com"),
         (&["create", "a", "--host", "*.example.com"], "wildcards are not allowed"),
         (
