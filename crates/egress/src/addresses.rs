@@ -18,8 +18,9 @@ pub const CELL_V6: Ipv6Addr = Ipv6Addr::new(0xfd63, 0x6c6f, 0x6368, 0, 0, 0, 0, 
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd63, 0x6c6f, 0x6368, 0, 0, 0, 0, 1);
 /// The length of the prefix of both.
 pub const PREFIX_V6: u8 = 64;
-/// The MTU of the device. TCP crosses it in segments of up to 64 KiB all the same.
-pub const MTU: u32 = 1500;
+/// The MTU of the device, the largest that there is: a datagram of any size is one packet, and never
+/// fragments. The host's kernel cuts it for the way that it goes.
+pub const MTU: u32 = 65_535;
 
 /// `/etc/resolv.conf` of a cell with a network. One server only: some resolvers ask all of them and
 /// take the first answer.

@@ -12,6 +12,7 @@ mod connection;
 mod datagrams;
 mod device;
 mod ingress;
+mod ip_stacks;
 mod link;
 mod replies;
 pub(crate) mod worker;

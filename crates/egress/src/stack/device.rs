@@ -14,8 +14,6 @@ use smoltcp::{
     time::Instant,
 };
 
-use crate::addresses::MTU;
-
 /// The bytes of `struct virtio_net_hdr` in front of each packet.
 pub(crate) const VNET_HEADER: usize = 10;
 /// The longest packet: the kernel sends and takes TCP segments of up to 64 KiB.
@@ -27,6 +25,8 @@ pub(super) struct TunDevice {
     /// The length of the packet in `incoming` that the stack has not taken yet.
     waiting: Option<usize>,
     outgoing: Vec<u8>,
+    /// What the next stack that is made takes for the MTU.
+    stack_mtu: usize,
     /// Segments sent without payload and without SYN, FIN or RST.
     empty_segments: u32,
 }
@@ -37,9 +37,16 @@ impl TunDevice {
             fd,
             incoming: vec![0; VNET_HEADER + MAX_PACKET + 1],
             waiting: None,
-            outgoing: vec![0; VNET_HEADER + MAX_PACKET + 1],
+            // A datagram of IPv6 has its header besides.
+            outgoing: vec![0; VNET_HEADER + 40 + MAX_PACKET],
+            stack_mtu: MAX_PACKET,
             empty_segments: 0,
         }
+    }
+
+    /// Sets what the next stack that is made takes for the MTU.
+    pub(super) fn set_stack_mtu(&mut self, mtu: usize) {
+        self.stack_mtu = mtu;
     }
 
     /// Reads the next packet of the guest; `None` if there is none.
@@ -119,10 +126,10 @@ impl Device for TunDevice {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         capabilities.medium = Medium::Ip;
-        capabilities.max_transmission_unit = MTU as usize;
+        capabilities.max_transmission_unit = self.stack_mtu;
         capabilities.checksum.tcp = Checksum::None;
         capabilities.checksum.ipv4 = Checksum::Tx;
-        // smoltcp cuts IPv6 segments itself: it drops larger ones on their way out.
+        // Not those of IPv6: smoltcp drops them on their way out.
         capabilities.segmentation.tcpv4 = NonZeroUsize::new(MAX_PACKET);
         capabilities
     }

@@ -19,10 +19,7 @@ use std::{
 
 use cloche_model::{DenialReason, NetworkLimits, NetworkProtocol};
 use rustix::event::{Timespec, epoll};
-use smoltcp::{
-    iface::{Interface, SocketSet},
-    time::Instant as StackInstant,
-};
+use smoltcp::{iface::SocketSet, time::Instant as StackInstant};
 
 use super::{
     budget::{BufferBudget, Rates, TokenBucket},
@@ -30,6 +27,7 @@ use super::{
     datagrams::{DatagramFlows, Queries},
     device::TunDevice,
     ingress::{FlowKey, GuestPacket, classify_packet},
+    ip_stacks::IpStacks,
     link::BrokerLink,
     replies::{Unreachable, build_unreachable},
 };
@@ -57,7 +55,7 @@ pub(crate) struct StackWorker {
     device: TunDevice,
     link: BrokerLink,
     epoll: OwnedFd,
-    stack: Interface,
+    stacks: IpStacks,
     started: Instant,
     limits: NetworkLimits,
     ipv6: bool,
@@ -248,7 +246,7 @@ impl StackWorker {
         let now = self.stack_now();
         if let Some(connection) = self.connections.get_mut(&id) {
             self.device.offer_packet(len);
-            connection.take_packet(now, &mut self.stack, &mut self.device);
+            connection.take_packet(now, self.stacks.of(&flow), &mut self.device);
             self.active.insert(id);
         }
         // A SYN that is sent again while the broker dials is the same SYN.
@@ -258,9 +256,10 @@ impl StackWorker {
     /// Answers the packet that was read last with a reset: a stack without sockets does.
     fn reset_packet(&mut self, len: usize) {
         let now = self.stack_now();
+        let stack = self.stacks.of_packet(self.device.packet(len));
         self.device.offer_packet(len);
         let mut none = SocketSet::new(Vec::new());
-        self.stack.poll_ingress_single(now, &mut self.device, &mut none);
+        stack.poll_ingress_single(now, &mut self.device, &mut none);
     }
 
     fn take_datagram(&mut self, packet: &[u8], flow: FlowKey, payload: &[u8]) -> io::Result<()> {
@@ -362,7 +361,8 @@ impl StackWorker {
                 }
                 continue;
             };
-            let pumped = connection.pump(now, &mut self.stack, &mut self.device, &mut self.rates);
+            let stack = self.stacks.of(&connection.flow);
+            let pumped = connection.pump(now, stack, &mut self.device, &mut self.rates);
             while let Some(bytes) = connection.next_first_bytes() {
                 self.link.send(&WorkerMessage::FirstBytes { id, bytes })?;
             }

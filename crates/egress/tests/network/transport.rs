@@ -98,10 +98,14 @@ fn names_are_resolved_over_udp_and_tcp_and_datagrams_are_answered() {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket.connect("93.184.216.34:7002").unwrap();
-        socket.send(&[7; 1400]).unwrap();
-        let mut buffer = [0; 2000];
-        assert_eq!(socket.recv(&mut buffer).unwrap(), 1400);
-        assert_eq!(buffer[..1400], [7; 1400]);
+        let mut buffer = [0; 65_536];
+        // The last one is the largest that there is.
+        for len in [0, 1400, 1473, 9000, 65_507] {
+            let sent = vec![(len % 251) as u8; len];
+            socket.send(&sent).unwrap();
+            assert_eq!(socket.recv(&mut buffer).unwrap(), len);
+            assert!(buffer[..len] == sent, "{len}");
+        }
 
         // A closed port is unreachable, and the error belongs to the socket.
         socket.connect("93.184.216.34:7003").unwrap();
@@ -124,9 +128,11 @@ fn ipv6_works_where_the_host_has_it() {
         let socket = UdpSocket::bind("[::]:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket.connect("[2606:4700::34]:7004").unwrap();
-        socket.send(b"hello").unwrap();
-        let mut buffer = [0; 16];
-        assert_eq!(socket.recv(&mut buffer).unwrap(), 5);
+        let mut buffer = [0; 65_536];
+        for len in [5, 1453, 60_000] {
+            socket.send(&vec![7; len]).unwrap();
+            assert_eq!(socket.recv(&mut buffer).unwrap(), len);
+        }
         let refused = connect("[2606:4700::34]:9").unwrap_err().kind();
         assert_eq!(refused, ErrorKind::ConnectionRefused);
     });

@@ -29,7 +29,7 @@ impl StackWorker {
         for id in ids {
             let now = self.stack_now();
             if let Some(connection) = self.connections.get_mut(&id) {
-                connection.reset(now, &mut self.stack, &mut self.device);
+                connection.reset(now, self.stacks.of(&connection.flow), &mut self.device);
                 let (remote, limit) = (connection.flow.remote, DenialReason::LimitReached);
                 self.report_denial(remote, NetworkProtocol::Tcp, limit)?;
             }

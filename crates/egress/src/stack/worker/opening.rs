@@ -55,7 +55,7 @@ impl StackWorker {
         let mut connection = Connection::new(opening.flow, &mut self.buffers)
             .map_err(|_| io::ErrorKind::InvalidInput)?;
         self.device.offer_copy(&opening.syn);
-        connection.take_packet(now, &mut self.stack, &mut self.device);
+        connection.take_packet(now, self.stacks.of(&opening.flow), &mut self.device);
         if !connection.is_opening() {
             self.by_flow.remove(&opening.flow);
             self.buffers.give_back(connection.send_buffer);
@@ -125,7 +125,7 @@ impl StackWorker {
         }
         let now = self.stack_now();
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.reset(now, &mut self.stack, &mut self.device);
+            connection.reset(now, self.stacks.of(&connection.flow), &mut self.device);
             return self.forget_connection(id);
         }
         self.datagrams.refuse(id, error.unwrap_or(Unreachable::Port), &mut self.device);
@@ -136,6 +136,7 @@ impl StackWorker {
         let now = self.stack_now();
         self.device.offer_copy(packet);
         let mut none = SocketSet::new(Vec::new());
-        self.stack.poll_ingress_single(now, &mut self.device, &mut none);
+        let stack = self.stacks.of_packet(packet);
+        stack.poll_ingress_single(now, &mut self.device, &mut none);
     }
 }

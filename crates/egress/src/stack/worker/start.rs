@@ -11,20 +11,15 @@ use std::{
 
 use cloche_model::NetworkLimits;
 use rustix::event::{Timespec, epoll};
-use smoltcp::{
-    iface::{Config, Interface},
-    time::Instant as StackInstant,
-    wire::{HardwareAddress, IpCidr},
-};
 
 use super::{BROKER, FIRST_FLOW, MOST_EVENTS, StackWorker, TUN};
 use crate::{
-    addresses::{GATEWAY_V4, GATEWAY_V6, PREFIX_V4, PREFIX_V6},
     protocol::{StackMessage, set_nonblocking},
     stack::{
         budget::{BufferBudget, ByteRate, Rates, TokenBucket},
         datagrams::{DatagramFlows, Queries},
         device::TunDevice,
+        ip_stacks::IpStacks,
         link::BrokerLink,
     },
 };
@@ -51,7 +46,7 @@ impl StackWorker {
             left: limits.bytes_per_run.map(|bytes| bytes.bytes()),
         };
         Ok(Self {
-            stack: make_interface(&mut device)?,
+            stacks: IpStacks::new(&mut device)?,
             device,
             link,
             epoll,
@@ -100,20 +95,4 @@ fn receive_start(link: &mut BrokerLink) -> io::Result<(NetworkLimits, bool)> {
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-/// A stack that takes packets to every address.
-fn make_interface(device: &mut TunDevice) -> io::Result<Interface> {
-    let mut config = Config::new(HardwareAddress::Ip);
-    let mut seed = [0; 8];
-    getrandom::fill(&mut seed).map_err(|_| io::Error::other("no random bytes"))?;
-    config.random_seed = u64::from_ne_bytes(seed);
-    let mut stack = Interface::new(config, device, StackInstant::from_micros(1_000_000));
-    stack.update_ip_addrs(|addresses| {
-        // There is room for two; without them the stack would not answer at all.
-        let _ = addresses.push(IpCidr::new(GATEWAY_V4.into(), PREFIX_V4));
-        let _ = addresses.push(IpCidr::new(GATEWAY_V6.into(), PREFIX_V6));
-    });
-    stack.set_any_ip(true);
-    Ok(stack)
 }
