@@ -32,6 +32,7 @@ pub(crate) mod reached_stores;
 pub(crate) mod run;
 pub(crate) mod run_error;
 mod shell_gate;
+mod slow_imports;
 pub(crate) mod spawner_client;
 pub(crate) mod spawner_process;
 pub(crate) mod storage_mounts;

@@ -208,7 +208,7 @@ impl Executor {
 
     async fn try_template(&self, image: &Arc<ImageRoot>) -> Result<(), RunError> {
         let (spawner, making) = (&self.inner.spawner, probe_making(image));
-        let template = Template::start(spawner, &making, &[]).await?;
+        let template = Template::start(spawner, &making, std::iter::empty()).await?;
         let tried = match template.fork_cell(spawner, &making).await {
             Ok(cell) => self.check_program(cell, image, Language::Python).await,
             Err(error) => Err(error),

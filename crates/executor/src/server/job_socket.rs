@@ -33,6 +33,10 @@ impl CellJobSocket {
         self.is_cool = true;
     }
 
+    pub(crate) const fn is_cool(&self) -> bool {
+        self.is_cool
+    }
+
     /// Has an interpreter that waits map what usual programs use, if it has not done so.
     pub(crate) fn warm_up(&mut self) {
         if std::mem::take(&mut self.is_cool) {

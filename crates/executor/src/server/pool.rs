@@ -25,6 +25,7 @@ use super::{
     metrics::{BucketReading, ExecutorMetrics, increment_counter},
     pool_bucket::PoolBucket,
     pool_refill::RefillLane,
+    slow_imports::{SLOW_IMPORTS, names_slow_import},
     spawner_client::SpawnerClient,
     warm::Template,
 };
@@ -74,6 +75,9 @@ pub(crate) struct PoolKey {
     pub(crate) group: Option<String>,
     /// Whether its programs start their own interpreter, so that its cells are parked without one.
     pub(crate) starts_anew: bool,
+    /// Whether its cells have imported [`SLOW_IMPORTS`] ahead. A run that wants such a cell takes
+    /// another one of its configuration if there is none.
+    pub(crate) has_slow_imports: bool,
 }
 
 impl PoolKey {
@@ -98,7 +102,27 @@ impl PoolKey {
         let group = sandbox.pool_group.clone().filter(|_| template);
         let making =
             CellMaking { config, image: sandbox.root.clone(), tool_client: sandbox.tool_client };
-        Self { making, language, preload, template, group, starts_anew: false }
+        Self {
+            making,
+            language,
+            preload,
+            template,
+            group,
+            starts_anew: false,
+            has_slow_imports: false,
+        }
+    }
+
+    /// The same, for runs of a program that imports a slow module, if its cells come from a template.
+    pub(crate) fn for_program(self, code: &[u8]) -> Self {
+        let has_slow_imports = self.template && names_slow_import(code, &self.preload);
+        Self { has_slow_imports, ..self }
+    }
+
+    /// The modules that its template imports, beside the usual ones.
+    pub(super) fn template_modules(&self) -> impl Iterator<Item = &str> {
+        let slow = if self.has_slow_imports { &SLOW_IMPORTS[..] } else { &[] };
+        self.preload.iter().map(String::as_str).chain(slow.iter().copied())
     }
 }
 
@@ -187,17 +211,10 @@ impl Pool {
     pub(crate) fn begin_run(&self, key: &PoolKey) -> (PoolLookup, PoolRun) {
         self.inner.running.fetch_add(1, Ordering::Relaxed);
         let run = PoolRun(Some(Arc::clone(&self.inner)));
-        let mut buckets = self.inner.lock_buckets();
-        let bucket = buckets.entry(key.clone()).or_insert_with(PoolBucket::new);
-        let found = bucket.take(&self.inner.settings);
-        self.inner.metrics.died_parked.fetch_add(bucket.take_dead_count(), Ordering::Relaxed);
-        let found = match found {
-            Some(cell) => {
-                increment_counter(&self.inner.metrics.hits);
-                PoolLookup::Parked(Box::new(cell))
-            }
-            None => bucket.living_template().map_or(PoolLookup::Nothing, PoolLookup::Template),
-        };
+        let mut found = self.inner.look_up(key);
+        if key.has_slow_imports && matches!(found, PoolLookup::Nothing) {
+            found = self.inner.look_up(&PoolKey { has_slow_imports: false, ..key.clone() });
+        }
         (found, run)
     }
 
@@ -222,11 +239,13 @@ impl Pool {
     }
 
     /// Whether every bucket has its target number of cells. A bucket whose image cannot be used
-    /// does not count: it concerns one sandbox, not the host.
+    /// does not count: it concerns one sandbox, not the host. Nor does one that only saves imports.
     pub(crate) fn is_full(&self) -> bool {
         let buckets = self.inner.lock_buckets();
         buckets.iter().all(|(key, bucket)| {
-            bucket.is_full() || (key.making.image.is_some() && bucket.has_failed())
+            let may_lack =
+                key.has_slow_imports || (key.making.image.is_some() && bucket.has_failed());
+            may_lack || bucket.is_full()
         })
     }
 
@@ -243,6 +262,21 @@ impl PoolInner {
     pub(super) fn lock_buckets(&self) -> MutexGuard<'_, HashMap<PoolKey, PoolBucket>> {
         // A poisoned lock is still used: a panic leaves the maps consistent.
         self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a bucket has for a run. The bucket is made if need be.
+    fn look_up(&self, key: &PoolKey) -> PoolLookup {
+        let mut buckets = self.lock_buckets();
+        let bucket = buckets.entry(key.clone()).or_insert_with(PoolBucket::new);
+        let found = bucket.take(&self.settings);
+        self.metrics.died_parked.fetch_add(bucket.take_dead_count(), Ordering::Relaxed);
+        match found {
+            Some(cell) => {
+                increment_counter(&self.metrics.hits);
+                PoolLookup::Parked(Box::new(cell))
+            }
+            None => bucket.living_template().map_or(PoolLookup::Nothing, PoolLookup::Template),
+        }
     }
 
     pub(super) fn wake_refill(&self) {

@@ -13,6 +13,7 @@ use cloche_model::Language;
 
 use super::{
     cell::Cell,
+    job_socket::CellJobSocket,
     metrics::BucketReading,
     pool::{PoolSettings, retry_time},
     run_error::RunError,
@@ -44,8 +45,12 @@ pub(crate) struct PoolBucket {
 
 /// How long a target is kept before it falls.
 const PATIENCE_SECONDS: u64 = 30;
-/// How long nothing was asked for before cells are forked for a burst.
-const QUIET: Duration = Duration::from_millis(300);
+/// How long nothing was asked for before cells are forked for a burst. Longer than many clients
+/// pause: a fork would delay the request that ends the pause.
+const QUIET: Duration = Duration::from_millis(700);
+/// How long nothing was asked for before the cells that are taken next warm up. A client that does
+/// not pause has its next program running by then, which would have to share the processors.
+pub(super) const WARM_UP_PAUSE: Duration = Duration::from_millis(8);
 /// The target falls by one part in this many.
 const FALL: usize = 4;
 /// Beyond the floor, a bucket uses at most one part in this many of the memory for parked cells.
@@ -155,9 +160,16 @@ impl PoolBucket {
         self.is_used && may_try && is_quiet && parked < self.quiet_target(settings)
     }
 
-    /// Has the cells that are taken next prepare for their programs.
-    pub(crate) fn warm_up_next(&mut self, most: usize) {
-        self.cells.iter_mut().rev().take(most).for_each(|cell| cell.job.warm_up());
+    /// Has the cells that are taken next prepare for their programs, after a pause. Returns whether
+    /// it is too early for that.
+    pub(crate) fn warm_up_next(&mut self, most: usize) -> bool {
+        let next = self.cells.iter_mut().rev().take(most);
+        let mut cool = next.map(|cell| &mut cell.job).filter(|job| job.is_cool());
+        if self.last_take.elapsed() < WARM_UP_PAUSE {
+            return cool.next().is_some();
+        }
+        cool.for_each(CellJobSocket::warm_up);
+        false
     }
 
     /// How many cells are parked while nothing runs.

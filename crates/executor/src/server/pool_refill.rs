@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::{
     cell::Cell,
     pool::{PoolInner, PoolKey},
-    pool_bucket::PoolBucket,
+    pool_bucket::{PoolBucket, WARM_UP_PAUSE},
     run_error::RunError,
     warm::{self, Template},
 };
@@ -72,12 +72,12 @@ impl RefillWork {
 impl PoolInner {
     pub(super) async fn run_refill_lane(self: Arc<Self>, lane: RefillLane) {
         let (mut turn, width) = (0_usize, lane.width());
-        let mut under_way = FuturesUnordered::new();
+        let (mut under_way, mut look) = (FuturesUnordered::new(), ROUND);
         loop {
             tokio::select! {
                 Some(()) = under_way.next() => {}
                 // Also without a wake-up: cells die, and configurations fall out of use.
-                _ = timeout(ROUND, self.wake[lane as usize].notified()) => {}
+                _ = timeout(look, self.wake[lane as usize].notified()) => {}
             }
             if lane == RefillLane::Forks && under_way.is_empty() {
                 self.prune_buckets().await;
@@ -89,18 +89,22 @@ impl PoolInner {
                 under_way.push(self.refill_one(work));
             }
             if lane == RefillLane::Forks {
-                self.warm_up_next();
+                look = if self.warm_up_next() { WARM_UP_PAUSE } else { ROUND };
             }
         }
     }
 
     /// Has the cells that are taken next warm up, while no run needs the processors. That takes
-    /// memory, so it is done for few.
-    fn warm_up_next(&self) {
-        if self.running.load(Ordering::Relaxed) == 0 {
-            let mut buckets = self.lock_buckets();
-            buckets.values_mut().for_each(|bucket| bucket.warm_up_next(self.settings.floor));
+    /// memory, so it is done for few. Returns whether some have to wait for a pause.
+    fn warm_up_next(&self) -> bool {
+        if self.running.load(Ordering::Relaxed) > 0 {
+            return false;
         }
+        let (mut buckets, mut is_early) = (self.lock_buckets(), false);
+        for bucket in buckets.values_mut() {
+            is_early |= bucket.warm_up_next(self.settings.floor);
+        }
+        is_early
     }
 
     /// Removes dead cells, kills surplus cells and templates, and drops unused buckets.
@@ -153,8 +157,9 @@ impl PoolInner {
             if starts && templated && may_have_one && bucket.needs_template(&self.settings) {
                 return Some(RefillWork::Template(key.clone()));
             }
-            // Its first cells are forked: an interpreter of its own would not be of this group.
-            if starts && bucket.is_template_starting() {
+            // Its first cells are forked: an interpreter of its own would not be of this group, nor
+            // have imported anything ahead.
+            if starts && (bucket.is_template_starting() || key.has_slow_imports) {
                 return None;
             }
             if starts == template.is_some() {
@@ -165,7 +170,7 @@ impl PoolInner {
             }
             // While runs are under way, only a bucket below the floor is worth the processor time.
             let is_low = running < 2 || bucket.parked_count() < self.settings.floor;
-            let is_quiet = running == 0 && template.is_some();
+            let is_quiet = running == 0 && template.is_some() && !key.has_slow_imports;
             let worth = (is_low && bucket.wants_more())
                 || (is_quiet && bucket.wants_quiet_fork(&self.settings));
             worth.then(|| RefillWork::Cell(key.clone(), template))
@@ -188,7 +193,8 @@ impl PoolInner {
     async fn refill_one(&self, work: RefillWork) {
         match work {
             RefillWork::Template(key) => {
-                let started = Template::start(&self.spawner, &key.making, &key.preload).await;
+                let started =
+                    Template::start(&self.spawner, &key.making, key.template_modules()).await;
                 if let Some(bucket) = self.lock_buckets().get_mut(&key) {
                     bucket.put_template(started);
                 }

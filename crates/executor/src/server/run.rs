@@ -156,6 +156,7 @@ impl<'a> Run<'a> {
         let key = PoolKey {
             starts_anew: job_builder::needs_new_shell(&self.spec),
             ..PoolKey::new(self.spec.language, &self.spec.limits, &self.spec.sandbox)
+                .for_program(&self.spec.code)
         };
         // The pool keeps only cells that the spawner builds itself.
         let is_native = self.spec.sandbox.substrate == Substrate::Native;

@@ -286,10 +286,9 @@ impl Template {
     pub(crate) async fn start(
         spawner: &SpawnerClient,
         making: &CellMaking,
-        preload: &[String],
+        preload: impl Iterator<Item = &str>,
     ) -> Result<Self, RunError> {
-        let mut modules: Vec<&str> = DEFAULT_PRELOAD.to_vec();
-        modules.extend(preload.iter().map(String::as_str));
+        let modules: Vec<&str> = DEFAULT_PRELOAD.into_iter().chain(preload).collect();
         let mut variables = python_start(constants::START_TEMPLATE);
         variables.push((constants::PRELOAD_VARIABLE, modules.join(" ")));
         let mut out = Vec::new();

@@ -22,6 +22,7 @@ mod images;
 mod pool_groups;
 mod random_homes;
 mod reuse;
+mod slow_imports;
 mod storage;
 mod storage_formats;
 mod storage_small_files;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
                 pool_groups::TESTS,
                 random_homes::TESTS,
                 reuse::TESTS,
+                slow_imports::TESTS,
                 storage::TESTS,
                 storage_formats::TESTS,
                 storage_small_files::TESTS,

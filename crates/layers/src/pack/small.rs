@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags, SeekFrom, Stat};
 
 use super::{DIRECTORY, FILE, mtime_of};
 use crate::{
@@ -35,8 +35,9 @@ const LISTING_BYTES: usize = 4096;
 #[must_use]
 pub fn pack_small_dir(top: BorrowedFd<'_>, skip: &[&str]) -> Option<Vec<u8>> {
     let mut packer = SmallPacker { out: Vec::new(), entries: 0, bytes: 0 };
-    let top = rustix::fs::openat(top, ".", DIRECTORY, Mode::empty()).ok()?;
-    packer.pack_directory(&top, &[], (MOST_LEVELS, skip))?;
+    // Its owner may let nobody else open it, so its entries are read where they were read before.
+    rustix::fs::seek(top, SeekFrom::Start(0)).ok()?;
+    packer.pack_directory(top, &[], (MOST_LEVELS, skip))?;
     write::write_end(&mut packer.out).ok()?;
     Some(packer.out)
 }
@@ -50,7 +51,7 @@ struct SmallPacker {
 impl SmallPacker {
     fn pack_directory(
         &mut self,
-        here: &OwnedFd,
+        here: BorrowedFd<'_>,
         path: &[u8],
         (levels, skip): (usize, &[&str]),
     ) -> Option<()> {
@@ -68,7 +69,7 @@ impl SmallPacker {
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
                     let child = open_name(here, &name, DIRECTORY)?;
-                    self.pack_directory(&child, &path, (levels, &[]))?;
+                    self.pack_directory(child.as_fd(), &path, (levels, &[]))?;
                 }
                 FileType::RegularFile => self.pack_file(&open_name(here, &name, FILE)?, &path)?,
                 _ => return None,
@@ -96,7 +97,7 @@ impl SmallPacker {
         self.bytes += content.len();
         let size = content.len() as u64;
         let kind = EntryKind::File { size, extents: None, data_at: 0, hash: [0; 16] };
-        self.put_header(path, kind, (&stat, 0o1777), file)?;
+        self.put_header(path, kind, (&stat, 0o1777), file.as_fd())?;
         self.out.extend_from_slice(&content);
         write::write_padding(&mut self.out, size).ok()
     }
@@ -106,10 +107,10 @@ impl SmallPacker {
         path: &[u8],
         kind: EntryKind,
         (stat, mode): (&Stat, u32),
-        file: &OwnedFd,
+        file: BorrowedFd<'_>,
     ) -> Option<()> {
         self.entries += 1;
-        let has_attributes = rustix::fs::flistxattr(file, &mut [0_u8; 0]) != Ok(0);
+        let has_attributes = rustix::fs::flistxattr_query(file) != Ok(0);
         if self.entries > MOST_ENTRIES || has_attributes {
             return None;
         }
@@ -120,7 +121,7 @@ impl SmallPacker {
 }
 
 /// The names in a directory in order, if they are few.
-fn list_few_names(here: &OwnedFd) -> Option<Vec<CString>> {
+fn list_few_names(here: BorrowedFd<'_>) -> Option<Vec<CString>> {
     let mut buffer = [MaybeUninit::uninit(); LISTING_BYTES];
     let (mut entries, mut names) = (RawDir::new(here, &mut buffer), Vec::new());
     while let Some(entry) = entries.next() {
@@ -138,9 +139,9 @@ fn list_few_names(here: &OwnedFd) -> Option<Vec<CString>> {
 }
 
 /// Opens a name of a directory without following links.
-fn open_name(here: &OwnedFd, name: &CString, flags: OFlags) -> Option<OwnedFd> {
+fn open_name(here: BorrowedFd<'_>, name: &CString, flags: OFlags) -> Option<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    rustix::fs::openat2(here.as_fd(), name, flags, Mode::empty(), resolve).ok()
+    rustix::fs::openat2(here, name, flags, Mode::empty(), resolve).ok()
 }
 
 #[cfg(test)]
@@ -206,6 +207,30 @@ mod tests {
             spoil(home.path());
             assert_eq!(pack_small(home.path(), &[]), None, "{what}");
         }
+    }
+
+    #[test]
+    fn a_home_that_nobody_else_may_open_is_packed_by_its_descriptor() {
+        let home = tempfile::tempdir_in(".").unwrap();
+        fs::write(home.path().join("a"), "1").unwrap();
+        let top = File::open(home.path()).unwrap();
+        // The file may be read, the directory may not be listed.
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o311)).unwrap();
+        let packed = std::thread::scope(|scope| {
+            let packing = scope.spawn(|| {
+                if rustix::process::geteuid().is_root() {
+                    // Only this thread: root may open every directory.
+                    rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65_534)).unwrap();
+                }
+                let opened = rustix::fs::openat(&top, ".", DIRECTORY, Mode::empty());
+                assert_eq!(opened.unwrap_err(), rustix::io::Errno::ACCESS);
+                [pack_small_dir(top.as_fd(), &[]), pack_small_dir(top.as_fd(), &[])]
+            });
+            packing.join().unwrap()
+        });
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(packed[0].is_some());
+        assert_eq!(packed[0], packed[1]);
     }
 
     proptest! {
