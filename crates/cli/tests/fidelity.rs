@@ -259,7 +259,7 @@ fn preloaded_libraries_behave_as_if_they_were_imported_now() {
         if !can_sandbox() || !(there || skip("this host has no pandas: scripts/setup-tests")) {
             return;
         }
-        let preload = ["numpy", "pandas", "ssl", "asyncio", "multiprocessing"];
+        let preload = ["numpy", "pandas", "ssl", "asyncio", "multiprocessing", "urllib.request"];
         let case = Case::new(Language::Python, "preloaded", include_str!("fidelity/preloaded.py"));
         let cold = Ways::start(Way::Cold).await;
         let warm = Ways::start_with(Way::Template, &preload).await;

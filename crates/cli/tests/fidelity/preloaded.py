@@ -5,6 +5,7 @@ before = "numpy" in sys.modules, "pandas" in sys.modules
 import asyncio
 import multiprocessing
 import ssl
+import urllib.request
 
 import numpy
 import pandas
@@ -16,6 +17,12 @@ frame = pandas.DataFrame({"a": [1, 2, 3], "b": list("xyx")})
 print(frame.groupby("b").sum(), frame.describe())
 print(pandas.read_csv(__import__("io").StringIO("a,b\n1,2\n")))
 print(ssl.create_default_context().verify_mode, asyncio.run(asyncio.sleep(0, 5)))
+print(urllib.request.__spec__, urllib.request._opener)
+print(sorted(name for name in sys.modules if name.startswith(("asyncio", "email", "http", "urllib"))))
+try:
+    urllib.request.urlopen("http://127.0.0.1:9/")
+except OSError as error:
+    print(type(error), error)
 
 
 def square(x):

@@ -239,13 +239,14 @@ impl Pool {
     }
 
     /// Whether every bucket has its target number of cells. A bucket whose image cannot be used
-    /// does not count: it concerns one sandbox, not the host. Nor does one that only saves imports.
+    /// does not count: it concerns one sandbox, not the host. Nor does one that only saves imports
+    /// and has no template.
     pub(crate) fn is_full(&self) -> bool {
         let buckets = self.inner.lock_buckets();
         buckets.iter().all(|(key, bucket)| {
-            let may_lack =
-                key.has_slow_imports || (key.making.image.is_some() && bucket.has_failed());
-            may_lack || bucket.is_full()
+            let only_saves = key.has_slow_imports && !bucket.has_or_starts_template();
+            let is_unusable = key.making.image.is_some() && bucket.has_failed();
+            only_saves || is_unusable || bucket.is_full()
         })
     }
 

@@ -110,6 +110,10 @@ impl PoolBucket {
         !self.templates.is_empty()
     }
 
+    pub(super) const fn has_or_starts_template(&self) -> bool {
+        self.template_starting || !self.templates.is_empty()
+    }
+
     pub(crate) const fn is_template_starting(&self) -> bool {
         self.template_starting
     }
