@@ -1,13 +1,13 @@
 //! Runs in: mount server (no capabilities). Answers the kernel's requests for an object mount. A
 //! request that must wait for the store is a task of its own; others are answered at once.
 
-use std::{ffi::OsStr, future::Future, io, path::Path, sync::Arc, time::SystemTime};
+use std::{ffi::OsStr, future::Future, path::Path, sync::Arc, time::SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno as FuseErrno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use rustix::{fs::OFlags, io::Errno};
 
@@ -17,7 +17,7 @@ use super::{
         answer_at_once, kind, list, moment, name_text, reply_attributes, reply_empty, reply_entry,
     },
 };
-use crate::server::attributes::{BLOCK, check_owner, configure, fuse_errno, unknown_attributes};
+use crate::server::attributes::{BLOCK, check_owner, fuse_errno, unknown_attributes};
 
 /// The space that a bucket seems to have.
 const SPACE: u64 = 1 << 50;
@@ -43,11 +43,6 @@ impl ObjectFs {
 }
 
 impl Filesystem for ObjectFs {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        configure(config, InitFlags::FUSE_ATOMIC_O_TRUNC);
-        Ok(())
-    }
-
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name_text(name);
         self.answer(|mount| async move {
