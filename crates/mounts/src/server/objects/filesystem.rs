@@ -26,10 +26,13 @@ const SPACE: u64 = 1 << 50;
 pub(in crate::server) struct ObjectFs(pub(in crate::server) Arc<ObjectMount>);
 
 impl ObjectFs {
+    /// Answers one request after the other, as far as they need not wait: a name that was found must
+    /// not be forgotten before it is counted.
     fn answer<F>(&self, work: impl FnOnce(Arc<ObjectMount>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        let _turn = self.0.turn.lock();
         answer_at_once(&self.0, work(Arc::clone(&self.0)));
     }
 
@@ -56,6 +59,7 @@ impl Filesystem for ObjectFs {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        let _turn = self.0.turn.lock();
         self.0.forget(node.0, lookups);
     }
 
@@ -237,7 +241,9 @@ impl Filesystem for ObjectFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(|mount| async move {
+        let mount = Arc::clone(&self.0);
+        // Beside others: an answer can be long, and changes nothing.
+        answer_at_once(&self.0, async move {
             match mount.read(handle.0, offset, size.into()).await {
                 Ok(data) => reply.data(&data),
                 Err(errno) => reply.error(fuse_errno(errno)),
