@@ -56,7 +56,7 @@ pub use {
     hot_pages::HotPages,
     io::{pipe, poll_readable, read, write},
     message::{MAX_FDS, recvmsg, sendmsg},
-    mount::{idmap_mount, mount, open_by_handle},
+    mount::{idmap_mount, make_mount_read_only, mount, open_by_handle},
     namespaces::{
         CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER,
         CLONE_NEWUTS, loopback_up, sethostname, setns, unshare,

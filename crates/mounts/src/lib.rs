@@ -23,7 +23,7 @@ pub use protocol::{
     MountCommand, MountServerRequest, MountSetup, MountSetupSource, MountWireError, WireConnection,
     receive_mount_packet, send_mount_packet,
 };
-pub use server::{MountServerInput, prepare_mount_server, run_mount_server};
+pub use server::{MountServerInput, ReadyConnection, prepare_mount_server, run_mount_server};
 pub use volume::{
     VolumeArchiveReport, VolumeEntry, VolumeFiles, VolumeFull, VolumeStore, VolumeUsage,
 };

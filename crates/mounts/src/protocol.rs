@@ -54,6 +54,9 @@ pub enum MountServerRequest {
         /// Whether private addresses are allowed for the connection that asks.
         private: bool,
     },
+    /// The guest uses a mount. Sent before its first request is answered, so a server that has not
+    /// heard this knows that no byte was read or written.
+    Used,
     /// The answer to the first [`MountCommand::Finish`] if a file is open to write: a mapping may
     /// still change it. Processes that end close it. The server ends them and sends another.
     Busy,

@@ -9,7 +9,7 @@ use std::{
         unix::fs::PermissionsExt as _,
     },
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use cloche_mounts::{
     send_mount_packet, trusted_roots,
 };
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags},
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
 };
@@ -70,13 +71,15 @@ impl MountStorageConfig {
 /// The storage of one run, while it is mounted. A drop ends the mount server: what was not stored is
 /// lost then.
 pub(crate) struct StorageMounts {
-    socket: Arc<AsyncFd<OwnedFd>>,
+    socket: Arc<MountServerSocket>,
     /// What the mount server says, except questions that a task answers.
     said: mpsc::Receiver<MountServerRequest>,
     reader: tokio::task::JoinHandle<()>,
     specs: Vec<MountSpec>,
     /// The mount server knows that the program has ended.
     is_finishing: bool,
+    /// The program has ended without a use of its storage.
+    is_unused: bool,
     /// What the mount server has counted until the run was stopped.
     stopped: Option<Vec<MountReport>>,
 }
@@ -141,17 +144,21 @@ impl StorageMounts {
             let slug = if slug.is_empty() { specs[0].slug.to_string() } else { slug };
             RunError::Storage { slug, reason }
         })?;
-        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
-        let socket = Arc::new(AsyncFd::new(ours)?);
+        let socket = Arc::new(MountServerSocket::new(ours)?);
         let (says, said) = mpsc::channel(4);
         let reader = tokio::spawn(answer_questions(Arc::clone(&socket), says));
-        Ok(Self { socket, said, reader, specs, is_finishing: false, stopped: None })
+        let (is_finishing, is_unused, stopped) = (false, false, None);
+        Ok(Self { socket, said, reader, specs, is_finishing, is_unused, stopped })
     }
 
     /// The program has ended: the mount server begins to store and to count, while the server looks
-    /// at what else the program has left.
+    /// at what else the program has left. Of storage that was not used there is nothing to store and
+    /// to count, so its mount server is not waited for.
     pub(crate) fn begin_finish(&mut self) {
-        self.is_finishing = self.send(&MountCommand::Finish).is_ok();
+        self.is_unused = self.socket.is_silent();
+        if !self.is_unused {
+            self.is_finishing = self.send(&MountCommand::Finish).is_ok();
+        }
     }
 
     /// Ends the mounts after the program has ended: what it wrote is stored when this returns.
@@ -160,6 +167,9 @@ impl StorageMounts {
         control: &mut ControlSocket,
         stores: &ReachedStores,
     ) -> Vec<MountReport> {
+        if self.is_unused {
+            return self.specs.iter().map(|spec| MountReport::unused(spec.slug.clone())).collect();
+        }
         let reports = timeout(REPORT_TIMEOUT, self.ask_for_reports(control)).await;
         let reports = reports.ok().flatten().unwrap_or_else(|| self.report_loss());
         stores.note_use(&self.specs, &reports);
@@ -209,13 +219,48 @@ impl StorageMounts {
                     let _ = control.end_processes().await;
                     self.send(&MountCommand::Finish).ok()?;
                 }
-                MountServerRequest::Resolve { .. } => {}
+                MountServerRequest::Used | MountServerRequest::Resolve { .. } => {}
             }
         }
     }
 
     fn send(&self, command: &MountCommand) -> Result<(), MountWireError> {
+        self.socket.send(command)
+    }
+}
+
+/// The socket to a mount server.
+struct MountServerSocket {
+    socket: AsyncFd<OwnedFd>,
+    /// Whether the mount server has said anything, or has ended. Locked while a packet is received,
+    /// so that none is neither here nor in the kernel.
+    has_spoken: Mutex<bool>,
+}
+
+impl MountServerSocket {
+    fn new(socket: OwnedFd) -> io::Result<Self> {
+        #[expect(deprecated, reason = "unsound only for types that may change their descriptor")]
+        let socket = AsyncFd::new(socket)?;
+        Ok(Self { socket, has_spoken: Mutex::new(false) })
+    }
+
+    fn send(&self, command: &MountCommand) -> Result<(), MountWireError> {
         send_mount_packet(self.socket.get_ref().as_fd(), command, &[])
+    }
+
+    fn receive(&self) -> Result<MountServerRequest, MountWireError> {
+        let mut has_spoken = self.has_spoken.lock().unwrap_or_else(PoisonError::into_inner);
+        let received = receive_mount_packet(self.socket.get_ref());
+        *has_spoken |= !matches!(received, Err(MountWireError::WouldBlock));
+        received.map(|(said, _)| said)
+    }
+
+    /// Whether the mount server has said nothing at all so far, and has not ended.
+    fn is_silent(&self) -> bool {
+        let has_spoken = self.has_spoken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waits = [PollFd::new(self.socket.get_ref(), PollFlags::IN)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        !*has_spoken && matches!(poll(&mut waits, Some(&at_once)), Ok(0))
     }
 }
 
@@ -304,11 +349,11 @@ fn roots_file(directory: &Path) -> io::Result<&'static File> {
 }
 
 /// Answers questions of a mount server about names, some at a time, and passes on what else it says.
-async fn answer_questions(socket: Arc<AsyncFd<OwnedFd>>, says: mpsc::Sender<MountServerRequest>) {
+async fn answer_questions(socket: Arc<MountServerSocket>, says: mpsc::Sender<MountServerRequest>) {
     let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS));
     loop {
-        match receive_mount_packet::<MountServerRequest>(socket.get_ref()) {
-            Ok((MountServerRequest::Resolve { id, host, private }, _)) => {
+        match socket.receive() {
+            Ok(MountServerRequest::Resolve { id, host, private }) => {
                 let socket = Arc::clone(&socket);
                 // A mount server that asks without end waits.
                 let Ok(turn) = Arc::clone(&lookups).acquire_owned().await else { return };
@@ -316,20 +361,47 @@ async fn answer_questions(socket: Arc<AsyncFd<OwnedFd>>, says: mpsc::Sender<Moun
                     let _turn = turn;
                     let found = SystemAccess.lookup(&host, private).await;
                     let addresses = found.map_err(|error| error.to_string());
-                    let answer = MountCommand::Resolved { id, addresses };
-                    let _ = send_mount_packet(socket.get_ref().as_fd(), &answer, &[]);
+                    let _ = socket.send(&MountCommand::Resolved { id, addresses });
                 });
             }
-            Ok((said, _)) => {
+            // Noted by the socket.
+            Ok(MountServerRequest::Used) => {}
+            Ok(said) => {
                 if says.send(said).await.is_err() {
                     return;
                 }
             }
-            Err(MountWireError::WouldBlock) => match socket.readable().await {
+            Err(MountWireError::WouldBlock) => match socket.socket.readable().await {
                 Ok(mut ready) => ready.clear_ready(),
                 Err(_) => return,
             },
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_mount_server_that_has_spoken_or_ended_is_not_silent() {
+        let pair = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let (ours, theirs) = pair();
+        let socket = MountServerSocket::new(ours).unwrap();
+        assert!(socket.is_silent());
+        // What waits in the kernel counts, and so does what was received.
+        send_mount_packet(theirs.as_fd(), &MountServerRequest::Used, &[]).unwrap();
+        assert!(!socket.is_silent());
+        assert!(matches!(socket.receive(), Ok(MountServerRequest::Used)));
+        assert!(matches!(socket.receive(), Err(MountWireError::WouldBlock)));
+        assert!(!socket.is_silent());
+        let (ours, theirs) = pair();
+        let socket = MountServerSocket::new(ours).unwrap();
+        drop(theirs);
+        assert!(!socket.is_silent());
     }
 }

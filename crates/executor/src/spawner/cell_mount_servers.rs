@@ -59,6 +59,11 @@ impl CellMountServers {
         Self { mounter, servers: BTreeMap::new() }
     }
 
+    /// What mounts storage.
+    pub(super) const fn mounter(&self) -> &StorageMounter {
+        &self.mounter
+    }
+
     /// The cell has ended: its mount server must end, too, when it has reported.
     pub(super) fn note_cell_end(&mut self, cell: CellId) {
         if let Some(server) = self.servers.get_mut(&cell) {

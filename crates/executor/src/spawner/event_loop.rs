@@ -148,7 +148,8 @@ impl<'a> EventLoop<'a> {
                 return Ok(woken);
             }
             let cgroups = self.cells.plans.host.cgroups.as_ref();
-            if !self.cells.prepared.refill_one(cgroups) {
+            let mounter = self.cells.storage.mounter();
+            if !self.cells.prepared.refill_one(cgroups, mounter) {
                 return self.wait_for_events(None);
             }
         }

@@ -11,14 +11,14 @@ use cloche_jail::{
     privileges,
     sys::{self, CloneRequest, CloneSide, PrctlOption},
 };
-use cloche_mounts::{MountServerInput, prepare_mount_server, run_mount_server};
+use cloche_mounts::{MountServerInput, ReadyConnection, prepare_mount_server, run_mount_server};
 use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, socketpair},
     process::Pid,
 };
 use serde::{Deserialize, Serialize};
 
-use super::io_error;
+use super::{io_error, storage_mounter::FuseMount};
 use crate::protocol::{self, PacketBuffer};
 
 /// File descriptors of one packet.
@@ -31,10 +31,10 @@ pub(super) struct MountServerStart {
     pub(super) user: Option<(u32, u32)>,
     /// The host id of the guest.
     pub(super) guest: u32,
-    /// The number of its FUSE connections.
+    /// The number of its FUSE connections, without the one that it has already.
     pub(super) connections: usize,
-    /// The number of all its file descriptors: the socket to the server, its FUSE connections, and
-    /// the files with their read-ahead.
+    /// The number of all file descriptors that come with this: the socket to the server, its FUSE
+    /// connections, and the files with their read-ahead.
     pub(super) fds: usize,
 }
 
@@ -42,18 +42,34 @@ pub(super) struct MountServerStart {
 pub(super) struct IdleMountServer {
     socket: OwnedFd,
     pidfd: OwnedFd,
+    /// The first mount that it will serve, attached nowhere yet. It has the connection of that.
+    mount: Option<OwnedFd>,
     pub(super) cgroup: Option<Cgroup>,
 }
 
 impl IdleMountServer {
-    /// Starts a mount server that waits for its mounts. A fork of the spawner, a change of cgroups
-    /// and the end of a mount server take longer than a short program.
-    pub(super) fn start(cgroup: Option<Cgroup>) -> Result<Self, (io::Error, Option<Cgroup>)> {
+    /// Starts a mount server that waits for its mounts, with a mount that it will serve. A fork of
+    /// the spawner, a change of cgroups, a new mount and the end of a mount server take longer than
+    /// a short program.
+    pub(super) fn start(
+        cgroup: Option<Cgroup>,
+        mount: FuseMount,
+    ) -> Result<Self, (io::Error, Option<Cgroup>)> {
         let entry = cgroup.as_ref().map_or_else(CgroupEntry::default, Cgroup::entry);
-        match fork_idle(&entry) {
-            Ok((socket, pidfd)) => Ok(Self { socket, pidfd, cgroup }),
+        match fork_idle(&entry, &mount) {
+            Ok((socket, pidfd)) => Ok(Self { socket, pidfd, mount: Some(mount.mount), cgroup }),
             Err(error) => Err((error, cgroup)),
         }
+    }
+
+    /// Whether it still waits.
+    pub(super) fn is_alive(&self) -> bool {
+        matches!(sys::poll_readable([self.pidfd.as_raw_fd()], Some(0)), Ok([false]))
+    }
+
+    /// The mount that it will serve first.
+    pub(super) fn take_mount(&mut self) -> Option<OwnedFd> {
+        self.mount.take()
     }
 
     /// Gives it its mounts; an error if the process is gone.
@@ -87,19 +103,24 @@ pub(super) fn start_mount_server(
         let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         close_others(&fds)?;
         prepare_mount_server()?;
-        run_server(start, fds.into_iter().map(sys::into_owned_fd).collect(), spawner)
+        run_server(start, None, fds.into_iter().map(sys::into_owned_fd).collect(), spawner)
     })
 }
 
-fn fork_idle(cgroup: &CgroupEntry) -> io::Result<(OwnedFd, OwnedFd)> {
+fn fork_idle(cgroup: &CgroupEntry, mount: &FuseMount) -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let pidfd = fork_in(cgroup, |spawner| {
-        let socket = theirs.as_raw_fd();
-        close_others(&[socket])?;
+        let (socket, connection) = (theirs.as_raw_fd(), mount.connection.as_raw_fd());
+        let read_ahead = mount.read_ahead.as_ref().map(AsRawFd::as_raw_fd);
+        let kept: Vec<_> = [socket, connection].into_iter().chain(read_ahead).collect();
+        close_others(&kept)?;
         let socket = sys::into_owned_fd(socket);
         die_with(spawner)?;
         prepare_mount_server()?;
+        let (connection, read_ahead) =
+            (sys::into_owned_fd(connection), read_ahead.map(sys::into_owned_fd));
+        let ready = ReadyConnection::open(connection, read_ahead)?;
         let mut inbox = PacketBuffer::new();
         let mut fds = Vec::new();
         loop {
@@ -108,7 +129,7 @@ fn fork_idle(cgroup: &CgroupEntry) -> io::Result<(OwnedFd, OwnedFd)> {
             fds.extend(more);
             if fds.len() >= start.fds {
                 drop((socket, inbox));
-                return run_server(start, fds, spawner);
+                return run_server(start, Some(ready), fds, spawner);
             }
         }
     })?;
@@ -163,7 +184,12 @@ fn die_with(spawner: Pid) -> io::Result<()> {
 }
 
 /// In the new process: becomes an ordinary user, and serves.
-fn run_server(start: MountServerStart, fds: Vec<OwnedFd>, spawner: Pid) -> io::Result<()> {
+fn run_server(
+    start: MountServerStart,
+    ready: Option<ReadyConnection>,
+    fds: Vec<OwnedFd>,
+    spawner: Pid,
+) -> io::Result<()> {
     privileges::become_waiting_user(start.user)?;
     // After the change of user, which clears it.
     die_with(spawner)?;
@@ -171,5 +197,5 @@ fn run_server(start: MountServerStart, fds: Vec<OwnedFd>, spawner: Pid) -> io::R
     let control = fds.next().ok_or(io::ErrorKind::InvalidInput)?;
     let connections = fds.by_ref().take(start.connections).collect();
     let (read_ahead, guest) = (fds.collect(), (start.guest, start.guest));
-    run_mount_server(MountServerInput { control, connections, read_ahead, guest })
+    run_mount_server(MountServerInput { control, ready, connections, read_ahead, guest })
 }

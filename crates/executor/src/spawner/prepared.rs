@@ -4,6 +4,8 @@
 //!
 //! A netns and a cgroup are reused after a cell that has left nothing in them.
 
+mod mount_servers;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::File,
@@ -23,13 +25,12 @@ use super::{
     mount_server_process::IdleMountServer,
     network_worker::WORKER_LIMITS,
     packer_process::{IdlePacker, PackerProcess},
+    storage_mounter::StorageMounter,
 };
 use crate::protocol::{CellId, PackRequest};
 
 /// How many netns, and how many cgroups of the latest limits, are prepared.
 const LEVEL: usize = 4;
-/// How many mount servers are started ahead.
-const MOUNT_SERVERS: usize = 2;
 /// The most netns that are kept for the next cells.
 const MAX_NETWORKS: usize = 16;
 /// The most cgroups that are kept for the next cells, and the most whose gauges may still be read.
@@ -153,36 +154,6 @@ impl PreparedResources {
             Some(cgroup) => Ok(cgroup),
             None => self.make_worker_cgroup(all, kind),
         }
-    }
-
-    /// A mount server that waits for its mounts.
-    pub(super) fn take_mount_server(&mut self) -> Option<IdleMountServer> {
-        self.worker_cgroups[WorkerKind::MountServer as usize].is_needed = true;
-        self.mount_servers.pop()
-    }
-
-    /// Starts a mount server ahead; false if that is not possible.
-    fn start_mount_server(&mut self, all: Option<&CgroupHierarchy>) -> bool {
-        let kind = WorkerKind::MountServer;
-        let cgroup = match all.map(|all| self.take_worker_cgroup(all, kind)).transpose() {
-            Ok(cgroup) => cgroup,
-            Err(_) => return false,
-        };
-        match IdleMountServer::start(cgroup) {
-            Ok(idle) => {
-                self.mount_servers.push(idle);
-                true
-            }
-            Err((_, cgroup)) => {
-                cgroup.into_iter().for_each(|cgroup| self.retire_cgroup(cgroup));
-                false
-            }
-        }
-    }
-
-    fn misses_mount_server(&self) -> bool {
-        self.worker_cgroups[WorkerKind::MountServer as usize].is_needed
-            && self.mount_servers.len() < MOUNT_SERVERS
     }
 
     fn make_worker_cgroup(
@@ -322,7 +293,11 @@ impl PreparedResources {
     }
 
     /// Prepares one thing; false if nothing is missing or could be made.
-    pub(super) fn refill_one(&mut self, all: Option<&CgroupHierarchy>) -> bool {
+    pub(super) fn refill_one(
+        &mut self,
+        all: Option<&CgroupHierarchy>,
+        mounter: &StorageMounter,
+    ) -> bool {
         if self.limits.is_none() {
             return false;
         }
@@ -341,7 +316,7 @@ impl PreparedResources {
             self.networks.push(network);
             return true;
         }
-        if self.misses_mount_server() && self.start_mount_server(all) {
+        if self.misses_mount_server() && self.start_mount_server(all, mounter) {
             return true;
         }
         if let (Some(all), Some(limits)) = (all, self.missing_cgroup_limits())

@@ -26,6 +26,7 @@ use rustix::{
 
 use super::{
     host_ids::HostIds,
+    io_error,
     mount_server_process::{IdleMountServer, MountServerStart, start_mount_server},
 };
 use crate::protocol::{MountServerUser, StorageMountRequest, is_plain_name};
@@ -70,9 +71,11 @@ pub(super) struct MountTarget<'a> {
 }
 
 /// A FUSE connection and its mount, which is attached nowhere yet.
-struct FuseMount {
-    connection: OwnedFd,
-    mount: OwnedFd,
+pub(super) struct FuseMount {
+    pub(super) connection: OwnedFd,
+    pub(super) mount: OwnedFd,
+    /// The file with the kernel's read-ahead of the mount, if that can be changed.
+    pub(super) read_ahead: Option<OwnedFd>,
 }
 
 impl StorageMounter {
@@ -83,7 +86,7 @@ impl StorageMounter {
     /// Mounts storage in a cell, and starts its mount server. Returns the pidfd of the mount server.
     pub(super) fn mount(
         &self,
-        target: MountTarget<'_>,
+        mut target: MountTarget<'_>,
         requests: &[StorageMountRequest],
         fds: &[OwnedFd],
     ) -> Result<OwnedFd, StorageMountError> {
@@ -93,15 +96,25 @@ impl StorageMounter {
         if requests.len() > MAX_MOUNTS {
             return Err(StorageMountError::without_slug("there are too many mounts"));
         }
-        let owner = self.ids.map_or(0, |ids| ids.guest_id(target.slot));
-        let mut mounts = Vec::new();
-        for request in requests {
+        let ready = target.idle.as_mut().and_then(IdleMountServer::take_mount);
+        let mut mounts: Vec<_> = ready.into_iter().map(|mount| (mount, None)).collect();
+        for request in requests.iter().skip(mounts.len()) {
             let failed = |source| StorageMountError { slug: request.slug.clone(), source };
-            mounts.push(create_fuse_mount(request, owner).map_err(failed)?);
+            let FuseMount { connection, mount, read_ahead } =
+                self.make_fuse_mount().map_err(failed)?;
+            mounts.push((mount, Some((connection, read_ahead))));
         }
+        let (mounts, connections): (Vec<_>, Vec<_>) = mounts.into_iter().unzip();
         self.attach(target.cell, requests, &mounts)?;
-        let started = self.start_server(control, &mounts, owner, target);
+        let started = self.start_server(control, connections, target);
         started.map_err(|source| StorageMountError { slug: requests[0].slug.clone(), source })
+    }
+
+    /// Makes a mount that is attached nowhere.
+    pub(super) fn make_fuse_mount(&self) -> io::Result<FuseMount> {
+        let (connection, mount) = create_fuse_mount()?;
+        let read_ahead = self.open_read_ahead(&mount);
+        Ok(FuseMount { connection, mount, read_ahead })
     }
 
     /// Moves the mounts to directories of `/data` in the cell.
@@ -109,7 +122,7 @@ impl StorageMounter {
         &self,
         cell: BorrowedFd<'_>,
         requests: &[StorageMountRequest],
-        mounts: &[FuseMount],
+        mounts: &[OwnedFd],
     ) -> Result<(), StorageMountError> {
         let entering = StorageMountError::without_slug;
         let own = self.own_namespace.as_ref().ok_or_else(|| entering("there is no namespace"))?;
@@ -119,8 +132,9 @@ impl StorageMounter {
         for (request, mount) in requests.iter().zip(mounts) {
             let path = format!("{MOUNTS_ROOT}/{}", request.slug);
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-            let done = self.make_mount_point(&path).and_then(|()| {
-                Ok(rustix::mount::move_mount(&mount.mount, "", CWD, &*path, flags)?)
+            let done = prepare_to_attach(request, mount).and_then(|()| {
+                self.make_mount_point(&path)?;
+                Ok(rustix::mount::move_mount(mount, "", CWD, &*path, flags)?)
             });
             if let Err(source) = done {
                 attached = Err(StorageMountError { slug: request.slug.clone(), source });
@@ -178,8 +192,7 @@ impl StorageMounter {
     fn start_server(
         &self,
         control: &OwnedFd,
-        mounts: &[FuseMount],
-        guest: u32,
+        connections: Vec<Option<(OwnedFd, Option<OwnedFd>)>>,
         target: MountTarget<'_>,
     ) -> io::Result<OwnedFd> {
         let user = match (self.ids, target.user) {
@@ -193,17 +206,17 @@ impl StorageMounter {
                 Some((peer.uid.as_raw(), peer.gid.as_raw()))
             }
         };
-        let files: Option<Vec<_>> =
-            mounts.iter().map(|mount| self.open_read_ahead(&mount.mount)).collect();
-        let files = files.unwrap_or_default();
-        let connections = mounts.iter().map(|mount| &mount.connection);
-        let fds = std::iter::once(control).chain(connections).chain(&files);
+        let (connections, files): (Vec<_>, Vec<_>) = connections.into_iter().flatten().unzip();
+        // Their order says whose they are.
+        let files: Vec<_> = files.into_iter().collect::<Option<_>>().unwrap_or_default();
+        let fds = std::iter::once(control).chain(&connections).chain(&files);
         let fds: Vec<_> = fds.map(AsFd::as_fd).collect();
-        let start = MountServerStart { user, guest, connections: mounts.len(), fds: fds.len() };
-        match target.idle.map(|idle| idle.serve(start, &fds)) {
-            Some(Ok(pidfd)) => Ok(pidfd),
-            // It was killed while it waited.
-            Some(Err(_)) | None => start_mount_server(start, &fds, target.cgroup),
+        let guest = self.ids.map_or(0, |ids| ids.guest_id(target.slot));
+        let start =
+            MountServerStart { user, guest, connections: connections.len(), fds: fds.len() };
+        match target.idle {
+            Some(idle) => idle.serve(start, &fds),
+            None => start_mount_server(start, &fds, target.cgroup),
         }
     }
 }
@@ -226,22 +239,33 @@ pub(super) fn make_fuse_node(path: &Path, privileged: bool) {
     }
 }
 
-fn create_fuse_mount(request: &StorageMountRequest, owner: u32) -> io::Result<FuseMount> {
+/// A name and a mode, of a mount that goes into a cell.
+fn prepare_to_attach(request: &StorageMountRequest, mount: &OwnedFd) -> io::Result<()> {
     if !is_plain_name(&request.slug) {
         return Err(io::Error::other("the mount has no plain name"));
     }
+    match request.read_only {
+        true => sys::make_mount_read_only(mount.as_raw_fd()).map_err(io_error),
+        false => Ok(()),
+    }
+}
+
+/// Makes a FUSE connection and its mount.
+fn create_fuse_mount() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let connection = rustix::fs::open(FUSE_DEVICE, flags, Mode::empty()).map_err(|error| {
         io::Error::other(format!("this host has no FUSE device: {}", io::Error::from(error)))
     })?;
     let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    // Every user may use it, and the kernel checks modes by the attributes of each file, so its own
+    // user is never looked at. The cell of a mount that is made ahead is not known.
     for (key, value) in [
-        ("source", "cloche".to_owned()),
-        ("subtype", "cloche".to_owned()),
-        ("fd", connection.as_raw_fd().to_string()),
-        ("rootmode", "40000".to_owned()),
-        ("user_id", owner.to_string()),
-        ("group_id", owner.to_string()),
+        ("source", "cloche"),
+        ("subtype", "cloche"),
+        ("fd", &connection.as_raw_fd().to_string()),
+        ("rootmode", "40000"),
+        ("user_id", "0"),
+        ("group_id", "0"),
     ] {
         rustix::mount::fsconfig_set_string(&context, key, value)?;
     }
@@ -249,9 +273,8 @@ fn create_fuse_mount(request: &StorageMountRequest, owner: u32) -> io::Result<Fu
         rustix::mount::fsconfig_set_flag(&context, flag)?;
     }
     rustix::mount::fsconfig_create(&context)?;
-    let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, request.read_only);
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let flags = FsMountFlags::FSMOUNT_CLOEXEC;
     let mount = rustix::mount::fsmount(&context, flags, attributes)?;
-    Ok(FuseMount { connection, mount })
+    Ok((connection, mount))
 }

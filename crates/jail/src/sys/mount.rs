@@ -38,6 +38,17 @@ pub fn idmap_mount(mount: RawFd, user_namespace: RawFd) -> Result<()> {
     .map(drop)
 }
 
+/// Makes a detached mount read-only.
+pub fn make_mount_read_only(mount: RawFd) -> Result<()> {
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    let attr = [MOUNT_ATTR_RDONLY, 0, 0, 0];
+    let (empty, attr_at) = (c"".as_ptr() as usize, attr.as_ptr() as usize);
+    // SAFETY: struct mount_attr is four 64-bit words, which is the size given; the path is a
+    // static empty string; both are only read.
+    unsafe { syscall(Call::MountSetattr, [mount as usize, empty, AT_EMPTY_PATH, attr_at, 32, 0]) }
+        .map(drop)
+}
+
 /// Opens a file of a mount by its handle: its length, its type, and space for the longest one.
 pub fn open_by_handle(mount: RawFd, handle: &[u32; 34], flags: i32) -> Result<RawFd> {
     let args = [mount as usize, handle.as_ptr() as usize, flags as usize, 0, 0, 0];

@@ -50,6 +50,11 @@ impl ServerSocket {
         }
     }
 
+    /// Says that the guest uses a mount.
+    pub(super) fn report_use(&self) {
+        let _ = send_mount_packet(self.socket.as_fd(), &MountServerRequest::Used, &[]);
+    }
+
     /// Says that files are open to write.
     pub(super) fn report_busy(&self) {
         let _ = send_mount_packet(self.socket.as_fd(), &MountServerRequest::Busy, &[]);

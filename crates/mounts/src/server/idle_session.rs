@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     thread,
 };
 
@@ -13,39 +13,42 @@ use rustix::{
     io::Errno,
 };
 
-use super::control::ServerSocket;
+use super::{attributes::MAX_REQUEST, control::ServerSocket, late_filesystem::LateFilesystem};
+
+/// Threads that read requests of one mount. Those of an object store are answered by the
+/// asynchronous runtime if they have to wait.
+const THREADS: usize = 2;
 
 /// A connection without threads.
-pub(super) struct IdleSession(Box<dyn StartSession>);
-
-/// A session of any file system.
-trait StartSession {
-    fn connection(&self) -> BorrowedFd<'_>;
-    fn start(self: Box<Self>) -> io::Result<()>;
-}
-
-impl<F: Filesystem> StartSession for Session<F> {
-    fn connection(&self) -> BorrowedFd<'_> {
-        self.as_fd()
-    }
-
-    fn start(self: Box<Self>) -> io::Result<()> {
-        thread::Builder::new().name("mount".to_owned()).spawn(move || self.run())?;
-        Ok(())
-    }
+pub(super) struct IdleSession {
+    session: Session<LateFilesystem>,
+    filesystem: LateFilesystem,
 }
 
 impl IdleSession {
-    /// Answers the first request of the kernel, which waits already.
-    pub(super) fn open<F: Filesystem>(
-        filesystem: F,
-        connection: OwnedFd,
-        threads: usize,
-    ) -> io::Result<Self> {
+    /// Answers the first request of the kernel, which waits already, and sets the kernel's
+    /// read-ahead of the mount with the file for it.
+    pub(super) fn open(connection: OwnedFd, read_ahead: Option<OwnedFd>) -> io::Result<Self> {
         let mut config = Config::default();
-        config.n_threads = Some(threads);
-        let session = Session::from_fd(filesystem, connection, SessionACL::All, config)?;
-        Ok(Self(Box::new(session)))
+        config.n_threads = Some(THREADS);
+        let filesystem = LateFilesystem::default();
+        let session = Session::from_fd(filesystem.clone(), connection, SessionACL::All, config)?;
+        if let Some(file) = read_ahead {
+            // The first request had a smaller one. Without it the kernel asks for less at once.
+            let kibibytes = (MAX_REQUEST >> 10).to_string();
+            let _ = rustix::io::write(&file, kibibytes.as_bytes());
+        }
+        Ok(Self { session, filesystem })
+    }
+
+    /// What the mount shows. Called before the guest can use it.
+    pub(super) fn show(&self, filesystem: impl Filesystem) {
+        self.filesystem.become_one(filesystem);
+    }
+
+    fn start(self) -> io::Result<()> {
+        thread::Builder::new().name("mount".to_owned()).spawn(move || self.session.run())?;
+        Ok(())
     }
 }
 
@@ -56,7 +59,7 @@ pub(super) fn start_used_sessions(
 ) -> io::Result<()> {
     while !sessions.is_empty() {
         let fds = std::iter::once(socket.as_fd());
-        let fds = fds.chain(sessions.iter().map(|session| session.0.connection()));
+        let fds = fds.chain(sessions.iter().map(|idle| idle.session.as_fd()));
         let mut waits: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut waits, None) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -64,7 +67,8 @@ pub(super) fn start_used_sessions(
         }
         let ready: Vec<_> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
         for at in (0..sessions.len()).rev().filter(|at| ready[at + 1]) {
-            sessions.swap_remove(at).0.start()?;
+            socket.report_use();
+            sessions.swap_remove(at).start()?;
         }
         if ready[0] {
             break;

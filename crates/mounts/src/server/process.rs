@@ -15,7 +15,6 @@ use cloche_model::{MountReport, MountSlug};
 use parking_lot::Mutex;
 
 use super::{
-    attributes::MAX_REQUEST,
     confinement,
     control::{RemoteAccess, RootsFile, ServerSocket},
     directory::{DirectoryFs, DirectoryMount},
@@ -29,9 +28,6 @@ use crate::{
     volume::{VolumeLedger, VolumeQuota},
 };
 
-/// Threads that read requests of one directory mount. Those of an object store are answered by the
-/// asynchronous runtime.
-const DIRECTORY_THREADS: usize = 2;
 /// How long a finished run waits for writes that were closed just before.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -40,13 +36,34 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct MountServerInput {
     /// The socket to the server.
     pub control: OwnedFd,
-    /// The FUSE connections, in the order in which the server sends the mounts.
+    /// The connection of the first mount, if it was prepared while the process waited.
+    pub ready: Option<ReadyConnection>,
+    /// The other FUSE connections, in the order in which the server sends the mounts.
     pub connections: Vec<OwnedFd>,
     /// The files with the kernel's read-ahead of those, in the same order; none if it cannot be
     /// changed.
     pub read_ahead: Vec<OwnedFd>,
     /// The host ids of the guest.
     pub guest: (u32, u32),
+}
+
+/// A FUSE connection that has answered the kernel's first request before its mount is known.
+pub struct ReadyConnection(IdleSession);
+
+impl ReadyConnection {
+    /// Answers the kernel's first request, and sets the kernel's read-ahead with the file for it.
+    ///
+    /// # Errors
+    /// When the kernel asks something else.
+    pub fn open(connection: OwnedFd, read_ahead: Option<OwnedFd>) -> io::Result<Self> {
+        Ok(Self(IdleSession::open(connection, read_ahead)?))
+    }
+}
+
+impl std::fmt::Debug for ReadyConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadyConnection").finish_non_exhaustive()
+    }
 }
 
 /// One mount that is served.
@@ -101,10 +118,10 @@ pub fn run_mount_server(input: MountServerInput) -> ! {
 }
 
 fn serve(input: MountServerInput) -> io::Result<()> {
-    let MountServerInput { control, connections, read_ahead, guest } = input;
+    let MountServerInput { control, ready, connections, read_ahead, guest } = input;
     let socket = Arc::new(ServerSocket::new(control));
     let (mounts, network) = receive_setup(&socket)?;
-    if mounts.len() != connections.len() {
+    if mounts.len() != connections.len() + usize::from(ready.is_some()) {
         return Err(io::Error::other("there are not as many connections as mounts"));
     }
     let mut visible: Vec<_> =
@@ -120,9 +137,12 @@ fn serve(input: MountServerInput) -> io::Result<()> {
         }
         None => None,
     };
+    let mut read_ahead = read_ahead.into_iter();
+    let others = connections.into_iter().map(|fd| IdleSession::open(fd, read_ahead.next()));
+    let opened = ready.map(|ready| Ok(ready.0)).into_iter().chain(others);
     let (mut served, mut sessions) = (Vec::new(), Vec::new());
-    for ((setup, fds), connection) in mounts.into_iter().zip(connections) {
-        let slug = setup.slug.clone();
+    for ((setup, fds), session) in mounts.into_iter().zip(opened) {
+        let (slug, session) = (setup.slug.clone(), session?);
         let mount = match setup.source {
             MountSetupSource::Objects(connection_setup) => {
                 let (runtime, access, spool) =
@@ -137,28 +157,19 @@ fn serve(input: MountServerInput) -> io::Result<()> {
                     most_spool: setup.spool,
                 };
                 let mount = Arc::new(ObjectMount::new(settings, Arc::clone(runtime)));
-                sessions.push(IdleSession::open(ObjectFs(Arc::clone(&mount)), connection, 1)?);
+                session.show(ObjectFs(Arc::clone(&mount)));
                 ServedMount::Objects(mount)
             }
             MountSetupSource::Volume { .. } | MountSetupSource::Directory => {
                 let mount = Arc::new(open_directory(&setup, fds, guest)?);
-                let filesystem = DirectoryFs(Arc::clone(&mount));
-                sessions.push(IdleSession::open(filesystem, connection, DIRECTORY_THREADS)?);
+                session.show(DirectoryFs(Arc::clone(&mount)));
                 ServedMount::Directory(mount)
             }
         };
+        sessions.push(session);
         served.push((slug, mount));
     }
-    // The kernel's first request, which is answered by now, had a smaller one.
-    read_ahead.into_iter().for_each(set_read_ahead);
     follow_commands(&socket, sessions, served)
-}
-
-/// Lets the kernel read ahead as much as one request can have.
-fn set_read_ahead(file: OwnedFd) {
-    let kibibytes = (MAX_REQUEST >> 10).to_string();
-    // Without it the kernel asks for less at once.
-    let _ = rustix::io::write(&file, kibibytes.as_bytes());
 }
 
 type Setup = (Vec<(MountSetup, Vec<OwnedFd>)>, Option<(OwnedFd, OwnedFd)>);

@@ -1,19 +1,17 @@
 //! Runs in: mount server (no capabilities). Answers the kernel's requests for a directory mount.
 
-use std::{ffi::OsStr, io, path::Path, sync::Arc, time::SystemTime};
+use std::{ffi::OsStr, path::Path, sync::Arc, time::SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno as FuseErrno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::AtFlags;
 
 use super::{DirectoryMount, attribute_change::AttributeChange};
-use crate::server::attributes::{
-    BLOCK, SHORT_TTL, check_owner, configure, fuse_errno, unknown_attributes,
-};
+use crate::server::attributes::{BLOCK, SHORT_TTL, check_owner, fuse_errno, unknown_attributes};
 
 /// The file system of a directory mount.
 pub(in crate::server) struct DirectoryFs(pub(in crate::server) Arc<DirectoryMount>);
@@ -39,11 +37,6 @@ impl DirectoryFs {
 }
 
 impl Filesystem for DirectoryFs {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        configure(config, InitFlags::empty());
-        Ok(())
-    }
-
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         Self::reply_entry(reply, self.0.lookup(parent.0, name));
     }

@@ -67,11 +67,12 @@ fn moment(seconds: i64, nanos: u32) -> SystemTime {
     moment + Duration::from_nanos(nanos.into())
 }
 
-/// The flags with which a file of the host is opened for the flags of a guest.
+/// The flags with which a file of the host is opened for the flags of a guest. It is emptied
+/// afterwards, if at all: the quota counts that.
 pub(super) fn host_flags(flags: i32) -> OFlags {
     let asked = OFlags::from_bits_retain(flags.cast_unsigned());
-    let kept = asked & (OFlags::ACCMODE | OFlags::APPEND | OFlags::TRUNC);
-    (kept - OFlags::TRUNC) | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK
+    let kept = asked & (OFlags::ACCMODE | OFlags::APPEND);
+    kept | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK
 }
 
 pub(super) fn timestamps(accessed: Option<TimeOrNow>, modified: Option<TimeOrNow>) -> Timestamps {

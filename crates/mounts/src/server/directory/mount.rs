@@ -18,6 +18,7 @@ use rustix::{
 };
 
 use super::{
+    attribute_change::AttributeChange,
     handles::{Handle, HandleTable, OpenDirectory, OpenMountFile},
     host_files::{
         STATX, facts_of, host_flags, identity_of, kind_of, read_entries, stat_at, stat_file,
@@ -211,13 +212,18 @@ impl DirectoryMount {
 
     pub(super) fn open(&self, node: u64, flags: i32) -> Result<(u64, bool)> {
         let path = self.nodes.lock().path_of(node)?;
-        let flags = host_flags(flags);
-        let file = File::from(open_beneath(&self.root, &path, flags, Mode::empty())?);
-        self.add_file(node, file, flags)
+        let file = open_beneath(&self.root, &path, host_flags(flags), Mode::empty())?;
+        self.add_file(node, File::from(file), flags)
     }
 
-    /// Returns the handle, and whether its writes go past the page cache of the cell.
-    fn add_file(&self, node: u64, file: File, flags: OFlags) -> Result<(u64, bool)> {
+    /// Adds an open file, emptied if the guest asked for that. Returns the handle, and whether its
+    /// writes go past the page cache of the cell.
+    fn add_file(&self, node: u64, file: File, flags: i32) -> Result<(u64, bool)> {
+        let flags = OFlags::from_bits_retain(flags.cast_unsigned());
+        if flags.contains(OFlags::TRUNC) {
+            let change = AttributeChange { size: Some(0), ..AttributeChange::default() };
+            self.change(node, None, &change)?;
+        }
         self.quota.hold(&file)?;
         let appends = flags.contains(OFlags::APPEND);
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR);
@@ -236,7 +242,7 @@ impl DirectoryMount {
         let path = self.nodes.lock().path_in(parent, name)?;
         let at = Beneath::open_parent(&self.root, &path)?;
         let exclusive = OFlags::from_bits_retain(flags.cast_unsigned()).contains(OFlags::EXCL);
-        let flags = host_flags(flags);
+        let (asked, flags) = (flags, host_flags(flags));
         let mode = self.modes.to_host(mode, FileType::RegularFile);
         let new = flags | OFlags::CREATE | OFlags::EXCL;
         let made = self.quota.add_entry(|| rustix::fs::openat(&at.parent, at.name, new, mode));
@@ -248,7 +254,7 @@ impl DirectoryMount {
         };
         let file = File::from(file);
         let attributes = self.entry(parent, name, &stat_file(&file)?)?;
-        let (handle, direct) = self.add_file(attributes.ino.0, file, flags)?;
+        let (handle, direct) = self.add_file(attributes.ino.0, file, asked)?;
         Ok((attributes, handle, direct))
     }
 

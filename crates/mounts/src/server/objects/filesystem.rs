@@ -1,13 +1,13 @@
 //! Runs in: mount server (no capabilities). Answers the kernel's requests for an object mount. A
 //! request that must wait for the store is a task of its own; others are answered at once.
 
-use std::{ffi::OsStr, future::Future, io, path::Path, sync::Arc, time::SystemTime};
+use std::{ffi::OsStr, future::Future, path::Path, sync::Arc, time::SystemTime};
 
 use fuser::{
     BsdFileFlags, Errno as FuseErrno, FileAttr, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Request, TimeOrNow, WriteFlags,
 };
 use rustix::{fs::OFlags, io::Errno};
 
@@ -17,7 +17,7 @@ use super::{
         answer_at_once, kind, list, moment, name_text, reply_attributes, reply_empty, reply_entry,
     },
 };
-use crate::server::attributes::{BLOCK, check_owner, configure, fuse_errno, unknown_attributes};
+use crate::server::attributes::{BLOCK, check_owner, fuse_errno, unknown_attributes};
 
 /// The space that a bucket seems to have.
 const SPACE: u64 = 1 << 50;
@@ -26,10 +26,13 @@ const SPACE: u64 = 1 << 50;
 pub(in crate::server) struct ObjectFs(pub(in crate::server) Arc<ObjectMount>);
 
 impl ObjectFs {
+    /// Answers one request after the other, as far as they need not wait: a name that was found must
+    /// not be forgotten before it is counted.
     fn answer<F>(&self, work: impl FnOnce(Arc<ObjectMount>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        let _turn = self.0.turn.lock();
         answer_at_once(&self.0, work(Arc::clone(&self.0)));
     }
 
@@ -43,11 +46,6 @@ impl ObjectFs {
 }
 
 impl Filesystem for ObjectFs {
-    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        configure(config, InitFlags::FUSE_ATOMIC_O_TRUNC);
-        Ok(())
-    }
-
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name_text(name);
         self.answer(|mount| async move {
@@ -61,6 +59,7 @@ impl Filesystem for ObjectFs {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
+        let _turn = self.0.turn.lock();
         self.0.forget(node.0, lookups);
     }
 
@@ -242,7 +241,9 @@ impl Filesystem for ObjectFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.answer(|mount| async move {
+        let mount = Arc::clone(&self.0);
+        // Beside others: an answer can be long, and changes nothing.
+        answer_at_once(&self.0, async move {
             match mount.read(handle.0, offset, size.into()).await {
                 Ok(data) => reply.data(&data),
                 Err(errno) => reply.error(fuse_errno(errno)),

@@ -53,6 +53,8 @@ pub(in crate::server) struct ObjectMountSettings {
 pub(in crate::server) struct ObjectMount {
     pub(super) settings: ObjectMountSettings,
     pub(super) runtime: Arc<LazyRuntime>,
+    /// Held while a thread begins an answer about names.
+    pub(super) turn: Mutex<()>,
     storage: OnceLock<Result<ObjectStorage, StorageError>>,
     pub(super) nodes: Mutex<ObjectNodes>,
     pub(super) handles: Mutex<ObjectHandles>,
@@ -103,6 +105,7 @@ impl ObjectMount {
         Self {
             settings,
             runtime,
+            turn: Mutex::default(),
             storage: OnceLock::new(),
             nodes: Mutex::new(ObjectNodes::new()),
             handles: Mutex::default(),

@@ -1,8 +1,10 @@
 //! Runs in: mount server (no capabilities). Reads an object by ranges, ahead of the guest.
 //!
 //! The first request is a little more than what the kernel asks for at once. While reads go on in
-//! order, the window doubles; after some jumps only what is asked for is read. All open files of a
-//! process share one budget of bytes.
+//! order, the window doubles. For a store that answers at once it stays small: memory that was never
+//! touched costs more than the copies on its way, and what waits unread has left the processor's
+//! cache. After some jumps only what is asked for is read. All open files of a process share one
+//! budget of bytes.
 
 use std::{
     collections::VecDeque,
@@ -22,13 +24,20 @@ use crate::{ObjectPath, ObjectStorage, StorageError};
 /// The kernel reads this much ahead by itself.
 const KERNEL_AHEAD: u64 = 128 << 10;
 const FIRST_WINDOW: u64 = (1 << 20) + KERNEL_AHEAD;
+/// The window for a near store, as long as it sends as fast as the guest reads.
+const NEAR_WINDOW: u64 = 8 << 20;
 const LARGEST_WINDOW: u64 = 32 << 20;
+/// A near store begins to answer within this time.
+const NEAR: Duration = Duration::from_millis(5);
+/// A guest that waits longer for one read waits for the store.
+const LONG_WAIT: Duration = Duration::from_millis(10);
 /// The longest request.
 const PART: u64 = 8 << 20;
 /// How far a jump forward may go and still count as in order.
 const FORWARD: u64 = 16 << 20;
-/// How much is kept behind the last read.
-const BACKWARD: u64 = 1 << 20;
+/// How much is kept behind the last read: a program may read it again, and two requests of the kernel
+/// may be answered in the other order.
+const BACKWARD: u64 = 3 << 20;
 /// After this many jumps only what is asked for is read.
 const JUMPS: u32 = 3;
 /// The end of an object is kept: Parquet, zip and HDF5 read it first and again.
@@ -60,6 +69,7 @@ impl ReadBudget {
 /// A range of an object that is being read.
 struct Segment {
     range: Range<u64>,
+    asked: Instant,
     arrived: Mutex<Arrived>,
     changed: Notify,
     /// Given back when the segment is dropped. What is asked for is read also without.
@@ -71,11 +81,43 @@ struct Arrived {
     /// When the store began to answer.
     answered: Option<Instant>,
     failed: Option<StorageError>,
+    /// The end of the shortest read that waits.
+    wanted: u64,
+    /// Where the reads under way begin.
+    reading: Vec<u64>,
 }
 
 impl Segment {
-    /// Reads what lies in a range; waits until it has arrived.
-    async fn read(&self, range: Range<u64>) -> Result<Bytes, StorageError> {
+    /// Whether this is or will be kept.
+    fn has(&self, at: u64) -> bool {
+        self.range.contains(&at) && self.arrived.lock().blocks.start() <= at
+    }
+
+    /// Whether the store has begun to answer at once.
+    fn is_near(&self) -> bool {
+        let answered = self.arrived.lock().answered;
+        answered.is_some_and(|answered| answered.duration_since(self.asked) <= NEAR)
+    }
+
+    /// Lets go what lies before a place, as far as it is not being read.
+    fn release_before(&self, at: u64) {
+        let mut arrived = self.arrived.lock();
+        let at = arrived.reading.iter().copied().fold(at, u64::min);
+        arrived.blocks.release_before(at);
+    }
+
+    /// Reads what lies in a range; waits until it has arrived. `None` if it was let go meanwhile.
+    async fn read(&self, range: Range<u64>) -> Result<Option<Bytes>, StorageError> {
+        self.arrived.lock().reading.push(range.start);
+        let read = self.wait_for(range.clone()).await;
+        let reading = &mut self.arrived.lock().reading;
+        if let Some(at) = reading.iter().position(|start| *start == range.start) {
+            reading.swap_remove(at);
+        }
+        read
+    }
+
+    async fn wait_for(&self, range: Range<u64>) -> Result<Option<Bytes>, StorageError> {
         // For all of it: a store that sends a byte now and then is as good as a dead one.
         let deadline = tokio::time::Instant::now() + READ_TIMEOUT;
         loop {
@@ -83,16 +125,29 @@ impl Segment {
             tokio::pin!(changed);
             changed.as_mut().enable();
             {
-                let arrived = self.arrived.lock();
+                let mut arrived = self.arrived.lock();
                 if let Some(error) = &arrived.failed {
                     return Err(error.clone());
                 }
                 if arrived.blocks.end() >= range.end {
                     return Ok(arrived.blocks.get(range));
                 }
+                arrived.wanted = arrived.wanted.min(range.end);
             }
             let waited = tokio::time::timeout_at(deadline, changed).await;
             waited.map_err(|_| StorageError::TimedOut(READ_TIMEOUT))?;
+        }
+    }
+
+    /// Adds what has arrived. Wakes the reads that wait if one of them has all that it asked for.
+    fn push(&self, chunk: &[u8]) {
+        let mut arrived = self.arrived.lock();
+        arrived.blocks.push(chunk);
+        if arrived.blocks.end() >= arrived.wanted {
+            // The others say again what they want.
+            arrived.wanted = u64::MAX;
+            drop(arrived);
+            self.changed.notify_waiters();
         }
     }
 
@@ -120,6 +175,8 @@ struct ReadState {
     next: u64,
     window: u64,
     jumps: u32,
+    /// Whether the store has ever begun to answer at once.
+    is_near: bool,
 }
 
 impl ObjectReader {
@@ -175,13 +232,16 @@ impl ObjectReader {
         if offset >= end {
             return Ok(Bytes::new());
         }
+        let began = Instant::now();
         let mut parts = Vec::new();
         let mut at = offset;
         while at < end {
             let segment = self.segment_at(at, end);
             let stop = segment.range.end.min(end);
             match segment.read(at..stop).await {
-                Ok(part) => parts.push(part),
+                Ok(Some(part)) => parts.push(part),
+                // Another read was so far ahead that this was let go.
+                Ok(None) => continue,
                 Err(error) => {
                     self.forget(&segment);
                     return Err(error);
@@ -189,7 +249,7 @@ impl ObjectReader {
             }
             at = stop;
         }
-        self.note_read(offset, end);
+        self.note_read(offset, end, began.elapsed() > LONG_WAIT);
         match parts.len() {
             1 => Ok(parts.remove(0)),
             _ => Ok(parts.concat().into()),
@@ -199,7 +259,7 @@ impl ObjectReader {
     /// The segment that has this byte; a new one if there is none.
     fn segment_at(&self, at: u64, end: u64) -> Arc<Segment> {
         let mut state = self.state.lock();
-        let has = |segment: &&Arc<Segment>| segment.range.contains(&at);
+        let has = |segment: &&Arc<Segment>| segment.has(at);
         if let Some(segment) = state.segments.iter().chain(&state.tail).find(has) {
             return Arc::clone(segment);
         }
@@ -225,7 +285,7 @@ impl ObjectReader {
     }
 
     /// Notes a read, lets go what lies behind it, and reads ahead.
-    fn note_read(&self, offset: u64, end: u64) {
+    fn note_read(&self, offset: u64, end: u64, has_waited: bool) {
         let mut state = self.state.lock();
         let in_order = offset <= state.next && end >= state.next
             || offset >= state.next && offset - state.next <= FORWARD;
@@ -237,12 +297,18 @@ impl ObjectReader {
         while state.segments.front().is_some_and(|first| first.range.end + BACKWARD <= end) {
             state.segments.pop_front();
         }
+        if let Some(first) = state.segments.front() {
+            first.release_before(end.saturating_sub(BACKWARD));
+        }
         let ahead = state.segments.back().map_or(end, |last| last.range.end.max(end));
         // The next window begins when half of this one is used.
         if state.jumps > JUMPS || ahead >= self.size || ahead - end > state.window / 2 {
             return;
         }
-        state.window = (state.window * 2).min(LARGEST_WINDOW);
+        state.is_near |= state.segments.iter().any(|segment| segment.is_near());
+        let keeps_up = state.is_near && !has_waited;
+        let most = if keeps_up { NEAR_WINDOW.max(state.window) } else { LARGEST_WINDOW };
+        state.window = (state.window * 2).min(most);
         let mut from = ahead;
         let until = end.saturating_add(state.window).next_multiple_of(READ_BLOCK).min(self.size);
         while from < until {
@@ -272,10 +338,13 @@ impl ObjectReader {
     fn start_with(&self, range: Range<u64>, permit: Option<OwnedSemaphorePermit>) -> Arc<Segment> {
         let segment = Arc::new(Segment {
             range: range.clone(),
+            asked: Instant::now(),
             arrived: Mutex::new(Arrived {
                 blocks: RangeBlocks::new(range.clone(), self.budget.blocks.clone()),
                 answered: None,
                 failed: None,
+                wanted: u64::MAX,
+                reading: Vec::new(),
             }),
             changed: Notify::new(),
             _permit: permit,
@@ -304,10 +373,7 @@ impl ObjectReader {
                 let chunk = body.next().await;
                 let Some(segment) = weak.upgrade() else { return };
                 match chunk {
-                    Some(Ok(chunk)) => {
-                        segment.arrived.lock().blocks.push(&chunk);
-                        segment.changed.notify_waiters();
-                    }
+                    Some(Ok(chunk)) => segment.push(&chunk),
                     Some(Err(error)) => return segment.fail(error),
                     None => {
                         if segment.arrived.lock().blocks.end() < range.end {
