@@ -82,7 +82,7 @@ export const MENU: { title: string; entries: MenuEntry[] }[] = [
       { path: "/teams", title: "Teams", icon: "teams", only: "operator" },
       { path: "/members", title: "Members", icon: "teams", key: "m" },
       { path: "/usage", title: "Usage", icon: "usage", key: "u" },
-      { path: "/audit", title: "Audit log", icon: "audit", only: "owner" },
+      { path: "/audit", title: "Audit log", icon: "audit" },
       { path: "/settings", title: "Settings", icon: "settings" },
       { path: "/api-docs", title: "API", icon: "docs", key: "d" },
     ],
