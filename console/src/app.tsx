@@ -6,7 +6,7 @@ import { type PageProps, ROUTES, type Route } from "./routes";
 import { loadSession, session, teamName } from "./session";
 import { Shell } from "./shell";
 import { SignIn } from "./signin";
-import { Empty, Failed, Loading, Toasts } from "./ui/parts";
+import { Empty, Failed, Loading, PageHead, Toasts } from "./ui/parts";
 
 const loaded = new Map<string, ComponentType<PageProps>>();
 
@@ -37,10 +37,10 @@ function CurrentPage() {
     if (params !== null) return <LazyPage key={`${route.pattern} ${teamName.value} ${JSON.stringify(params)}`} route={route} params={params} />;
   }
   return (
-    <Empty icon="search" title="There is no such page">
+    <><PageHead title="Nothing here" /><Empty icon="search" title="There is no such page">
       <p>Press <kbd>/</kbd> to find another.</p>
       <a class="button" href="/console/">Overview</a>
-    </Empty>
+    </Empty></>
   );
 }
 

@@ -8,6 +8,7 @@ export type OverviewNow = Schemas["OverviewNow"];
 export interface ExecutionEvent {
   kind: "started" | "ended";
   trace_id: string;
+  thread_id: string | null;
 }
 
 export const overviewNow = signal<OverviewNow | null>(null);

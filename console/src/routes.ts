@@ -39,6 +39,7 @@ export const ROUTES: Route[] = [
   { pattern: "/volumes", title: "Volumes", load: () => import("./pages/volumes") },
   { pattern: "/credentials", title: "Credentials", load: () => import("./pages/credentials") },
   { pattern: "/network", title: "Network policies", load: () => import("./pages/network") },
+  { pattern: "/nodes", title: "Nodes", load: () => import("./pages/nodes") },
   { pattern: "/teams", title: "Teams", load: () => import("./pages/teams") },
   { pattern: "/members", title: "Members", load: () => import("./pages/members") },
   { pattern: "/usage", title: "Usage", load: () => import("./pages/usage") },
@@ -79,10 +80,11 @@ export const MENU: { title: string; entries: MenuEntry[] }[] = [
   {
     title: "Manage",
     entries: [
+      { path: "/nodes", title: "Nodes", icon: "nodes", only: "operator" },
       { path: "/teams", title: "Teams", icon: "teams", only: "operator" },
       { path: "/members", title: "Members", icon: "teams", key: "m" },
       { path: "/usage", title: "Usage", icon: "usage", key: "u" },
-      { path: "/audit", title: "Audit log", icon: "audit", only: "owner" },
+      { path: "/audit", title: "Audit log", icon: "audit" },
       { path: "/settings", title: "Settings", icon: "settings" },
       { path: "/api-docs", title: "API", icon: "docs", key: "d" },
     ],

@@ -33,7 +33,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
   return (
     <div class="shell">
       <a class="skip" href="#main">Skip to the content</a>
-      <div class="topbar">
+      <header class="topbar">
         <button type="button" class="button quiet icon" aria-label="Menu" aria-expanded={menuOpen} onClick={() => setMenuOpen(true)}>
           <Icon name="menu" />
         </button>
@@ -41,7 +41,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
         <button type="button" class="button quiet icon" aria-label="Find a page" onClick={() => setOverlay("palette")}>
           <Icon name="search" />
         </button>
-      </div>
+      </header>
       {menuOpen && <button type="button" class="scrim" aria-label="Close the menu" onClick={() => setMenuOpen(false)} />}
       <Sidebar open={menuOpen} onSearch={() => setOverlay("palette")} />
       <main class="main" id="main" tabIndex={-1} ref={main}>
@@ -61,7 +61,7 @@ function Sidebar({ open, onSearch }: { open: boolean; onSearch: () => void }) {
   const isCurrent = (entry: MenuEntry) =>
     entry.path === "/" ? path === "/" : path === entry.path || path.startsWith(`${entry.path}/`);
   return (
-    <div class={`sidebar ${open ? "open" : ""}`}>
+    <aside class={`sidebar ${open ? "open" : ""}`} aria-label="Console">
       <a class="brand" href={hrefOf("/")}><Logo /> Cloche</a>
       <button type="button" class="search-hint" onClick={onSearch}>
         <Icon name="search" /> Go to… <kbd>/</kbd>
@@ -95,7 +95,7 @@ function Sidebar({ open, onSearch }: { open: boolean; onSearch: () => void }) {
           <Icon name="exit" />
         </button>
       </div>
-    </div>
+    </aside>
   );
 }
 

@@ -97,7 +97,7 @@ test("output streams into the playground, and cancelling stops the program", asy
   assert.ok((await output.innerText()).includes("<b>bold</b>"));
   await page.getByRole("button", { name: "As code" }).click();
   await page.getByRole("tab", { name: "Python" }).click();
-  await page.getByRole("textbox", { name: "Snippet" }).getByText("requests.post").first().waitFor();
+  await page.getByRole("textbox", { name: "Snippet" }).getByText("urllib.request.urlopen").first().waitFor();
   await page.keyboard.press("Escape");
 
   // The details have the code, the file and its table; running it again brings the code back.
@@ -228,6 +228,7 @@ test("a viewer sees their team and cannot change anything", async () => {
   await visit(theirs, "/playground", "Playground");
   await theirs.getByText("Viewers cannot run code").waitFor();
   assert.equal(await theirs.getByRole("link", { name: "Teams" }).count(), 0);
+  await theirs.getByRole("link", { name: "Audit log" }).waitFor();
   // Also by hand, past the page.
   const status = await theirs.evaluate(async () => {
     const session = await (await fetch("/console/api/session")).json();

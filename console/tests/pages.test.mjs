@@ -68,7 +68,7 @@ const PAGES = () => [
   ["thread-changes", "/threads/quarterly-report?view=diff", "quarterly-report"], ["thread-files", "/threads/quarterly-report?view=files", "quarterly-report"],
   ["approvals", "/approvals", "Approvals"], ["responses", "/responses", "Agent responses"], ["sandboxes", "/sandboxes", "Sandboxes"],
   ["sandbox-form", "/sandboxes?create=1", "Sandboxes"], ["keys", "/keys", "Keys"], ["images", "/images", "Images"], ["network", "/network", "Network policies"],
-  ["storage", "/storage", "Storage"], ["volumes", "/volumes", "Volumes"], ["credentials", "/credentials", "Credentials"], ["teams", "/teams", "Teams"],
+  ["storage", "/storage", "Storage"], ["volumes", "/volumes", "Volumes"], ["credentials", "/credentials", "Credentials"], ["nodes", "/nodes", "Nodes"], ["teams", "/teams", "Teams"],
   ["members", "/members", "Members"], ["usage", "/usage", "Usage"], ["audit", "/audit", "Audit log"], ["settings", "/settings", "Settings"], ["api-docs", "/api-docs", "API"],
 ];
 // Small enough for the repository, and enough to see what the console is like.
@@ -107,19 +107,21 @@ test("every page is accessible and fits at 390 pixels", async () => {
   for (const [name, path, heading] of PAGES()) await look(phone, name, path, heading, 390);
 });
 
-test("the dark theme is accessible", async () => {
-  await visit(wide, "/settings", "Settings");
-  await wide.getByRole("button", { name: "Use dark colours" }).click();
-  for (const [name, path, heading] of PAGES().filter(([each]) => KEPT.includes(each))) {
-    await visit(wide, path, heading);
-    await settle(wide);
-    assert.deepEqual(await findSerious(wide), [], `${name}, dark`);
-    if (pictures !== undefined && (name === "overview" || name === "execution")) {
-      await wide.screenshot({ path: join(pictures, `${name}-dark-1440.png`) });
+test("the dark theme is accessible at both widths", async () => {
+  for (const page of [wide, phone]) {
+    await visit(page, "/settings", "Settings");
+    await page.getByRole("button", { name: "Use dark colours" }).click();
+    for (const [name, path, heading] of PAGES()) {
+      await visit(page, path, heading);
+      await settle(page);
+      assert.deepEqual(await findSerious(page), [], `${name}, dark`);
+      if (page === wide && pictures !== undefined && (name === "overview" || name === "execution")) {
+        await page.screenshot({ path: join(pictures, `${name}-dark-1440.png`) });
+      }
     }
+    await visit(page, "/settings", "Settings");
+    await page.getByRole("button", { name: "Use light colours" }).click();
   }
-  await visit(wide, "/settings", "Settings");
-  await wide.getByRole("button", { name: "Use light colours" }).click();
 });
 
 test("the sign-in page is accessible", async () => {

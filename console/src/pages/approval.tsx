@@ -2,6 +2,7 @@
 import { useState } from "preact/hooks";
 import { type Schemas, api, unwrap } from "../api/client";
 import { nameOf, useKeys } from "../api/lists";
+import { pendingApprovals } from "../events";
 import { hrefOf } from "../router";
 import type { PageProps } from "../routes";
 import { mayOwn } from "../session";
@@ -9,13 +10,15 @@ import { TextField, FormFoot, useSubmit } from "../ui/form";
 import { Status, Time, Visible, formatBytes } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Dialog, Failed, Loading, PageHead, attempt, toast } from "../ui/parts";
-import { useQuery } from "../ui/query";
+import { useQuery, useReload } from "../ui/query";
 
 type Approval = Schemas["ApprovalRecord"];
 
 export default function ApprovalPage({ params }: PageProps) {
   const id = params.id ?? "";
   const record = useQuery((signal) => unwrap(api.GET("/v1/admin/approvals/{id}", { params: { path: { id } }, signal })), [id]);
+  // Somebody else may have answered.
+  useReload(pendingApprovals.value, record.reload);
   const crumb = { href: hrefOf("/approvals"), text: "Approvals" };
   if (record.data === undefined) {
     return <><PageHead title={id} crumb={crumb} />
@@ -104,11 +107,38 @@ function Arguments({ record }: { record: Approval }) {
       {entries.map(([name, value]) => (
         <section class="card" key={name}>
           <header><h2 class="mono">{name}</h2></header>
-          <pre class="output" tabIndex={0} role="region" aria-label={name}>
-            <Visible text={typeof value === "string" ? value : JSON.stringify(value, null, 2)} />
-          </pre>
+          {name === "files" && Array.isArray(value) ? value.map((file, at) => <SentFile key={at} file={file} />) : (
+            <pre class="output" tabIndex={0} role="region" aria-label={name}>
+              <Visible text={typeof value === "string" ? value : JSON.stringify(value, null, 2)} />
+            </pre>
+          )}
         </section>
       ))}
+    </>
+  );
+}
+
+/** The text of bytes in base64; null if they are none, or no base64. */
+function decodeText(base64: string): string | null {
+  try {
+    const bytes = Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+    return bytes.includes(0) ? null : new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+  } catch {
+    return null;
+  }
+}
+
+/** A file that comes with the call: its text where it is text, and otherwise what was sent. */
+function SentFile({ file }: { file: unknown }) {
+  const { name, content, content_base64: base64, ...rest } = (typeof file === "object" && file !== null ? file : { name: file }) as Record<string, unknown>;
+  const decoded = typeof content === "string" ? content : typeof base64 === "string" ? decodeText(base64) : null;
+  const shown = decoded ?? JSON.stringify(content ?? base64 ?? null);
+  const title = typeof name === "string" ? name : JSON.stringify(name ?? null);
+  return (
+    <>
+      <h3 class="output-title"><span class="mono"><Visible text={title} /></span>{decoded === null && <span class="badge warn">not text, as it was sent</span>}
+        {Object.keys(rest).length > 0 && <code><Visible text={JSON.stringify(rest)} /></code>}</h3>
+      <pre class="output" tabIndex={0} role="region" aria-label={title}><Visible text={shown} /></pre>
     </>
   );
 }

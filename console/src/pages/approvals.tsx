@@ -6,18 +6,21 @@ import { hrefOf, place, setQuery } from "../router";
 import { teamName } from "../session";
 import { Status, Time, formatBytes } from "../ui/format";
 import { List } from "../ui/list";
+import { useReload } from "../ui/query";
+import { OlderButton, usePages } from "../ui/paged";
 import { PageHead, Tabs } from "../ui/parts";
-import { useQuery } from "../ui/query";
+
+const PAGE = 100;
 
 export default function ApprovalsPage() {
   const view = place.value.query.get("view") === "all" ? "all" : "pending";
   const keys = useKeys();
-  const list = useQuery(
-    async (signal) => (await unwrap(api.GET("/v1/admin/approvals", {
-      params: { query: { ...teamParam(), limit: 100, ...(view === "pending" ? { state: "pending" as const } : {}) } }, signal,
-    }))).approvals,
-    [teamName.value, view, pendingApprovals.value],
-  );
+  const list = usePages(async (before, signal) => {
+    const query = { ...teamParam(), limit: PAGE, ...(view === "pending" ? { state: "pending" as const } : {}), ...(before === undefined ? {} : { before }) };
+    const items = (await unwrap(api.GET("/v1/admin/approvals", { params: { query }, ...(signal === undefined ? {} : { signal }) }))).approvals;
+    return { items, next: items.length < PAGE ? null : items[items.length - 1]?.id };
+  }, [teamName.value, view]);
+  useReload(pendingApprovals.value, list.reload);
   return (
     <>
       <PageHead title="Approvals" note={`${pendingApprovals.value} waiting`} />
@@ -36,7 +39,8 @@ export default function ApprovalsPage() {
           { title: "Asked", cell: (item) => <Time at={item.created_at} form="ago" /> },
           { title: "Answered by", cell: (item) => item.decided_by ?? "–" },
         ]}
-        actions={(item) => <a class="button small" href={hrefOf(`/approvals/${item.id}`)}>{item.state === "pending" ? "Review" : "Open"}</a>} />
+        actions={(item) => <a class="button small" href={hrefOf(`/approvals/${item.id}`)}>{item.state === "pending" ? "Review" : "Open"}</a>}
+        foot={<OlderButton pages={list} text="Show older approvals" />} />
     </>
   );
 }

@@ -1,40 +1,28 @@
 // The audit log: who changed what, when, and from where.
-import { useState } from "preact/hooks";
-import { type Schemas, api, unwrap } from "../api/client";
+import { api, unwrap } from "../api/client";
 import { teamParam } from "../api/lists";
 import { place, setQuery } from "../router";
 import { isOperator, teamName } from "../session";
 import { Time, Visible } from "../ui/format";
 import { List } from "../ui/list";
-import { PageHead, attempt } from "../ui/parts";
-import { useQuery } from "../ui/query";
-
-type Entry = Schemas["AuditRecord"];
+import { OlderButton, usePages } from "../ui/paged";
+import { PageHead } from "../ui/parts";
 
 export default function AuditPage() {
   const actor = place.value.query.get("actor") ?? "";
   const all = isOperator.value && place.value.query.get("all") !== null;
-  const [older, setOlder] = useState<{ entries: Entry[]; next: string | null } | null>(null);
-  const ask = (cursor?: string) => unwrap(api.GET("/v1/admin/audit", {
-    params: { query: { ...(all ? {} : teamParam()), limit: 100, ...(actor === "" ? {} : { actor }), ...(cursor === undefined ? {} : { cursor }) } },
-  }));
-  const first = useQuery(async () => {
-    setOlder(null);
-    return ask();
+  const entries = usePages(async (cursor, signal) => {
+    const query = { ...(all ? {} : teamParam()), limit: 100, ...(actor === "" ? {} : { actor }), ...(cursor === undefined ? {} : { cursor }) };
+    const page = await unwrap(api.GET("/v1/admin/audit", { params: { query }, ...(signal === undefined ? {} : { signal }) }));
+    return { items: page.entries, next: page.next_cursor };
   }, [teamName.value, actor, all]);
-  const next = older === null ? first.data?.next_cursor ?? null : older.next;
-  const more = () => attempt(async () => {
-    const page = await ask(next ?? undefined);
-    setOlder((old) => ({ entries: [...(old?.entries ?? []), ...page.entries], next: page.next_cursor ?? null }));
-  });
-  const query = { ...first, data: first.data === undefined ? undefined : [...first.data.entries, ...(older?.entries ?? [])] };
   return (
     <>
       <PageHead title="Audit log">
         <input class="input" type="search" data-search aria-label="Only this actor" placeholder="Only this actor  /" value={actor} onChange={(event) => setQuery({ actor: event.currentTarget.value })} />
         {isOperator.value && <label class="check"><input type="checkbox" checked={all} onChange={(event) => setQuery({ all: event.currentTarget.checked ? "1" : null })} /> All teams</label>}
       </PageHead>
-      <List label="Audit log" query={query} keyOf={(item) => String(item.id)}
+      <List label="Audit log" query={entries} keyOf={(item) => String(item.id)}
         empty={{ icon: "audit", title: "Nothing has been changed yet", text: "Each change through the console, the command line or the API is recorded here." }}
         columns={[
           { title: "When", cell: (item) => <Time at={item.at} form="short" /> },
@@ -45,7 +33,7 @@ export default function AuditPage() {
           { title: "From", cell: (item) => <span class="mono">{item.address ?? "–"}</span> },
           { title: "Answer", cell: (item) => <span class={`badge ${item.status < 400 ? "good" : "bad"}`}>{item.status}</span> },
         ]}
-        foot={next !== null && <p class="list-foot"><button type="button" class="button" onClick={more}>Show older entries</button></p>} />
+        foot={<OlderButton pages={entries} text="Show older entries" />} />
     </>
   );
 }

@@ -1,6 +1,6 @@
 // One execution: its code, output, phases, files, metadata, usage and network.
 import { useEffect, useState } from "preact/hooks";
-import { type Schemas, api, encodePath, fetchRaw, readLines, unwrap } from "../api/client";
+import { type Schemas, api, fetchRaw, readLines, unwrap } from "../api/client";
 import { nameOf, teamSearch, useKeys, useSandboxes } from "../api/lists";
 import { onExecution } from "../events";
 import { hrefOf } from "../router";
@@ -11,7 +11,7 @@ import { Status, Time, Visible, formatBytes, formatMillis } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { FinishedOutput, LiveOutput, type OutputPiece, appendPiece } from "../ui/output";
 import { CopyButton, Failed, Loading, Metadata, PageHead, attempt } from "../ui/parts";
-import { FilePreview } from "../ui/preview";
+import { FilesCard } from "../ui/files";
 import { useQuery } from "../ui/query";
 
 type Execution = Schemas["ExecutionRecord"];
@@ -62,7 +62,7 @@ function Detail({ record, reload, crumb }: DetailProps) {
         <div class="stack">
           <OutputCard record={record} onEnd={reload} />
           <CodeCard record={record} />
-          <FilesCard record={record} />
+          <FilesCard traceId={record.trace_id} files={record.output_files ?? []} />
           <NetworkCard record={record} />
         </div>
         <div class="stack">
@@ -131,35 +131,6 @@ function CodeCard({ record }: { record: Execution }) {
   );
 }
 
-function FilesCard({ record }: { record: Execution }) {
-  const files = record.output_files ?? [];
-  const [open, setOpen] = useState<string | null>(null);
-  if (files.length === 0) return null;
-  const addressOf = (name: string) => `/v1/executions/${record.trace_id}/files/${encodePath(name)}${teamSearch()}`;
-  return (
-    <section class="card" aria-label="Files">
-      <header><h2>Files</h2><span class="muted">{files.length} written</span></header>
-      <ul class="files">
-        {files.map((file) => (
-          <li key={file.name}>
-            <div class="file-line">
-              <button type="button" class="link cut" aria-expanded={open === file.name} onClick={() => setOpen(open === file.name ? null : file.name)}>
-                <Icon name="file" /> <Visible text={file.name} />
-              </button>
-              {file.truncated && <span class="badge warn">partly kept</span>}
-              <span class="faint number">{formatBytes(file.size)}</span>
-              <a class="button quiet icon small" href={addressOf(file.name)} download={file.name.split("/").pop()} aria-label={`Download ${file.name}`}>
-                <Icon name="download" />
-              </a>
-            </div>
-            {open === file.name && <FilePreview address={addressOf(file.name)} name={file.name} size={file.size} />}
-          </li>
-        ))}
-      </ul>
-    </section>
-  );
-}
-
 function NetworkCard({ record }: { record: Execution }) {
   const network = record.network;
   if (network === null || network === undefined) return null;
@@ -204,7 +175,8 @@ function FactsCard({ record }: { record: Execution }) {
         <dt>Sandbox</dt><dd>{nameOf(sandboxes.data, record.sandbox_id)}</dd>
         <dt>Key</dt><dd>{nameOf(keys.data, record.key_id)}</dd>
         {record.thread_id !== null && record.thread_id !== undefined && <><dt>Thread</dt><dd><a href={hrefOf(`/threads/${record.thread_id}`)}>{record.thread_id}</a></dd></>}
-        <dt>Delivery</dt><dd>{record.delivery_mode}</dd>
+        <dt>Delivery</dt><dd>{record.delivery_mode}{record.webhook_delivery_status !== null && record.webhook_delivery_status !== undefined && <> <span class="badge">{record.webhook_delivery_status}</span></>}</dd>
+        {record.webhook_url !== null && record.webhook_url !== undefined && <><dt>Webhook</dt><dd class="wrap"><Visible text={record.webhook_url} /></dd></>}
         {usage !== null && usage !== undefined && (
           <>
             <dt>CPU</dt><dd class="number">{formatMillis(usage.cpu_ms)}</dd>
@@ -217,6 +189,9 @@ function FactsCard({ record }: { record: Execution }) {
             <dt key={mount.name}>/data/{mount.name}</dt>
             <dd class="number">{formatBytes(mount.bytes_read)} read{mount.read_only ? "" : `, ${formatBytes(mount.bytes_written)} written`}</dd>
           </>
+        ))}
+        {Object.entries(record.tool_calls_details ?? {}).map(([name, use]) => (
+          <><dt key={name}>{name.replaceAll("_", " ")}</dt><dd class="number">{use.invocation} {use.invocation === 1 ? "call" : "calls"}, ${use.cost_usd}</dd></>
         ))}
         {record.decision !== null && record.decision !== undefined && <><dt>Allowed by</dt><dd><Visible text={record.decision.by} /></dd></>}
         {Object.keys(metadata).length > 0 && <><dt>Metadata</dt><dd class="row"><MetadataLinks values={metadata} /></dd></>}

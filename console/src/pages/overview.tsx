@@ -12,7 +12,7 @@ import type { ChartSeries } from "../ui/chart-core";
 import { formatBytes, formatMillis, formatNumber } from "../ui/format";
 import { Icon } from "../ui/icons";
 import { Empty, Failed, Loading, Meter, PageHead } from "../ui/parts";
-import { useQuery } from "../ui/query";
+import { useQuery, useReload } from "../ui/query";
 
 const RANGES = ["15m", "1h", "6h", "24h"] as const;
 type Range = (typeof RANGES)[number];
@@ -38,8 +38,10 @@ export default function OverviewPage() {
   const team = isOperator.value && !everything ? { team: teamName.value } : {};
   const past = useQuery(
     (signal) => unwrap(api.GET("/console/api/overview", { params: { query: { range, ...team } }, signal })),
-    [range, teamName.value, everything, Math.floor(Date.now() / 30_000)],
+    [range, teamName.value, everything],
   );
+  // The stream renders this page every two seconds; the charts have steps of ten and more.
+  useReload(Math.floor(Date.now() / 10_000), past.reload);
   const now = overviewNow.value;
   return (
     <>

@@ -28,14 +28,73 @@ function toPython(value: unknown, indent: string): string {
 export function writeSnippet(form: Form, draft: Draft, origin: string): string {
   const url = `${origin}/v1/sandbox/execute`;
   const body = bodyOf(draft);
-  if (form === "curl") {
-    return `curl -sS ${url} \\\n  -H "Authorization: Bearer $CLOCHE_API_KEY" \\\n  -H "Content-Type: application/json" \\\n  -d ${quoteShell(JSON.stringify(body, null, 2))}\n`;
-  }
-  if (form === "python") {
-    return `import os\n\nimport requests\n\nresponse = requests.post(\n    "${url}",\n    headers={"Authorization": f"Bearer {os.environ['CLOCHE_API_KEY']}"},\n    json=${toPython(body, "    ")},\n    timeout=120,\n)\nresponse.raise_for_status()\nprint(response.json()["stdout"])\n`;
-  }
-  const json = JSON.stringify(body, null, 2).replaceAll("\n", "\n  ");
-  return `const response = await fetch("${url}", {\n  method: "POST",\n  headers: {\n    Authorization: \`Bearer \${process.env.CLOCHE_API_KEY}\`,\n    "Content-Type": "application/json",\n  },\n  body: JSON.stringify(${json}),\n});\nif (!response.ok) throw new Error(await response.text());\nconsole.log((await response.json()).stdout);\n`;
+  const json = JSON.stringify(body, null, 2);
+  if (form === "curl") return writeCurl(url, json);
+  if (form === "python") return writePython(url, toPython(body, ""));
+  return writeJavaScript(url, json.replaceAll("\n", "\n    "));
+}
+
+/** The body comes from a here-document: an argument cannot be as long as a file may be. */
+function writeCurl(url: string, json: string): string {
+  return [
+    `curl -sS ${quoteShell(url)} \\`,
+    '  -H "Authorization: Bearer $CLOCHE_API_KEY" \\',
+    '  -H "Content-Type: application/json" \\',
+    "  --data-binary @- <<'JSON'",
+    json,
+    "JSON",
+    "",
+  ].join("\n");
+}
+
+/** With the standard library only, so that it runs where nothing is installed. */
+function writePython(url: string, body: string): string {
+  return [
+    "import json",
+    "import os",
+    "import urllib.error",
+    "import urllib.request",
+    "",
+    `body = ${body}`,
+    "request = urllib.request.Request(",
+    `    ${JSON.stringify(url)},`,
+    "    data=json.dumps(body).encode(),",
+    "    headers={",
+    '        "Authorization": "Bearer " + os.environ["CLOCHE_API_KEY"],',
+    '        "Content-Type": "application/json",',
+    "    },",
+    ")",
+    "try:",
+    "    with urllib.request.urlopen(request) as response:",
+    "        result = json.load(response)",
+    "except urllib.error.HTTPError as error:",
+    "    raise SystemExit(error.read().decode())",
+    "",
+    'print(result["stdout"], end="")',
+    "",
+  ].join("\n");
+}
+
+/** In a function, because only modules may wait at their top. */
+function writeJavaScript(url: string, json: string): string {
+  return [
+    "async function main() {",
+    `  const response = await fetch(${JSON.stringify(url)}, {`,
+    '    method: "POST",',
+    "    headers: {",
+    "      Authorization: `Bearer ${process.env.CLOCHE_API_KEY}`,",
+    '      "Content-Type": "application/json",',
+    "    },",
+    `    body: JSON.stringify(${json}),`,
+    "  });",
+    "  if (!response.ok) throw new Error(await response.text());",
+    "  const result = await response.json();",
+    "  process.stdout.write(result.stdout);",
+    "}",
+    "",
+    "main();",
+    "",
+  ].join("\n");
 }
 
 export function Snippets({ draft }: { draft: Draft }) {

@@ -6,7 +6,9 @@ import { hrefOf, place } from "../router";
 import { mayDevelop } from "../session";
 import { Editor } from "../ui/editor";
 import { Status, formatMillis } from "../ui/format";
+import { FilesCard } from "../ui/files";
 import { Icon } from "../ui/icons";
+import { toVariableRows } from "../ui/form";
 import { LiveOutput } from "../ui/output";
 import { Empty, Loading, PageHead } from "../ui/parts";
 import { ImagePreview, isImage } from "../ui/preview";
@@ -46,7 +48,9 @@ function draftOf(record: Schemas["ExecutionRecord"]): Draft {
     code: record.code ?? "",
     language: record.language ?? "python",
     sandbox: record.sandbox_id,
+    key: record.key_id,
     thread: record.thread_id ?? "",
+    metadata: toVariableRows(record.metadata as Record<string, string>, []),
   };
 }
 
@@ -76,7 +80,10 @@ function Workbench({ first }: { first: Draft }) {
   const keys = (useKeys().data ?? []).filter((key) => key.sandbox_id === sandbox?.id && (key.revoked_at ?? null) === null && key.name !== "console");
   const key = keys.find((each) => each.id === draft.key)?.id ?? "";
   const go = () => {
-    if (sandbox !== undefined) start(sandbox.id, key, latest.current);
+    if (sandbox === undefined) return;
+    start(sandbox.id, key, latest.current);
+    // On a phone the output is below the inputs.
+    if (matchMedia("(max-width: 1080px)").matches) document.getElementById("result")?.scrollIntoView({ block: "nearest" });
   };
   const chooseLanguage = (language: string) => {
     const isSample = Object.values(SAMPLES).includes(draft.code) || draft.code.trim() === "";
@@ -142,7 +149,7 @@ function RunPanel({ run }: { run: Run }) {
   const files = result?.output_files ?? [];
   return (
     <div class="stack">
-      <section class="card" aria-label="Result">
+      <section class="card" aria-label="Result" id="result">
         <header>
           <h2>Output</h2>
           {run.state === "running" || run.state === "starting" ? <Status value="running" /> : run.status !== null && <Status value={run.status} />}
@@ -160,19 +167,7 @@ function RunPanel({ run }: { run: Run }) {
           <ImagePreview address={`/v1/executions/${run.traceId}/files/${encodePath(file.name)}${teamSearch()}`} name={file.name} />
         </figure>
       ))}
-      {run.traceId !== null && files.some((file) => !isImage(file.name)) && (
-        <section class="card" aria-label="Files">
-          <header><h2>Files</h2></header>
-          <ul class="files">
-            {files.filter((file) => !isImage(file.name)).map((file) => (
-              <li class="file-line" key={file.name}><span class="cut grow">{file.name}</span>
-                <a class="button quiet icon small" download={file.name.split("/").pop()} aria-label={`Download ${file.name}`}
-                  href={`/v1/executions/${run.traceId}/files/${encodePath(file.name)}${teamSearch()}`}><Icon name="download" /></a>
-              </li>
-            ))}
-          </ul>
-        </section>
-      )}
+      {run.traceId !== null && <FilesCard traceId={run.traceId} files={files.filter((file) => !isImage(file.name))} />}
     </div>
   );
 }

@@ -1,5 +1,6 @@
 // One response of the Agent API: what the model said, and what it ran.
 import { type Schemas, api, unwrap } from "../api/client";
+import { overviewNow } from "../events";
 import { hrefOf } from "../router";
 import type { PageProps } from "../routes";
 import { mayDevelop } from "../session";
@@ -7,7 +8,7 @@ import { Ansi } from "../ui/ansi";
 import { Editor } from "../ui/editor";
 import { Status, Time, Visible, formatNumber } from "../ui/format";
 import { Failed, Loading, PageHead, attempt } from "../ui/parts";
-import { useQuery } from "../ui/query";
+import { useQuery, useReload } from "../ui/query";
 
 type Item = Schemas["OutputItem"];
 
@@ -16,6 +17,9 @@ export default function ResponsePage({ params }: PageProps) {
   const record = useQuery(
     (signal) => unwrap(api.GET("/v1/responses/{id}", { params: { path: { id } }, signal })) as Promise<Schemas["ResponseRecord"]>, [id],
   );
+  const works = record.data?.status === "in_progress" || record.data?.status === "queued" || record.data?.status === "requires_action";
+  // The stream of events has figures every two seconds; they are the beat while an agent works.
+  useReload(works ? overviewNow.value : null, record.reload);
   const crumb = { href: hrefOf("/responses"), text: "Agent responses" };
   const data = record.data;
   if (data === undefined) {

@@ -1,18 +1,25 @@
 // Responses of the Agent API.
 import { api, unwrap } from "../api/client";
 import { nameOf, useKeys } from "../api/lists";
+import { overviewNow, pendingApprovals } from "../events";
 import { hrefOf } from "../router";
 import { teamName } from "../session";
 import { Status, Time } from "../ui/format";
 import { List } from "../ui/list";
+import { OlderButton, usePages } from "../ui/paged";
 import { PageHead } from "../ui/parts";
-import { useQuery } from "../ui/query";
+import { useReload } from "../ui/query";
 
 export default function ResponsesPage() {
   const keys = useKeys();
-  const list = useQuery(
-    async (signal) => (await unwrap(api.GET("/v1/responses", { params: { query: { limit: 100 } }, signal }))).responses, [teamName.value],
-  );
+  const list = usePages(async (cursor, signal) => {
+    const query = { limit: 100, ...(cursor === undefined ? {} : { cursor }) };
+    const page = await unwrap(api.GET("/v1/responses", { params: { query }, ...(signal === undefined ? {} : { signal }) }));
+    return { items: page.responses, next: page.next_cursor };
+  }, [teamName.value]);
+  const works = list.data?.some((item) => item.status === "in_progress" || item.status === "queued") === true;
+  // The stream of events has figures every two seconds; they are the beat while an agent works.
+  useReload(works ? overviewNow.value : pendingApprovals.value, list.reload);
   return (
     <>
       <PageHead title="Agent responses" />
@@ -24,7 +31,8 @@ export default function ResponsesPage() {
           { title: "Model", cell: (item) => item.model ?? "–" },
           { title: "Key", cell: (item) => nameOf(keys.data, item.key_id) },
           { title: "Created", cell: (item) => <Time at={item.created_at} form="short" /> },
-        ]} />
+        ]}
+        foot={<OlderButton pages={list} text="Show older responses" />} />
     </>
   );
 }

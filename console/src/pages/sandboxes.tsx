@@ -32,7 +32,7 @@ export default function SandboxesPage() {
         columns={[
           { title: "Name", primary: true, cell: (item) => mayDevelop.value ? <button type="button" class="link" onClick={() => setEditing(item)}>{item.name}</button> : item.name },
           { title: "Image", cell: (item) => <span class="mono wrap">{shortImage(item.image)}</span> },
-          { title: "Limits", cell: (item) => <span class="number">{item.cpu} cores · {item.memory_mb} MB · {item.disk_mb} MB disk</span> },
+          { title: "Limits", cell: (item) => <span class="number">{item.cpu} {item.cpu === 1 ? "core" : "cores"} · {item.memory_mb} MB · {item.disk_mb} MB disk</span> },
           { title: "Network", cell: (item) => item.network === "allowlist" ? `${item.network_allow.length} rules` : item.network },
           { title: "Profile", cell: (item) => item.profile },
           { title: "Created", cell: (item) => <Time at={item.created_at} form="short" /> },

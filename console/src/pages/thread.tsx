@@ -1,13 +1,15 @@
 // One thread: its snapshots as a graph, the difference between two of them, and its files.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { type Schemas, api, unwrap } from "../api/client";
 import { teamParam, teamSearch } from "../api/lists";
+import { onExecution } from "../events";
 import { hrefOf, navigate, place, setQuery } from "../router";
 import type { PageProps } from "../routes";
 import { mayDevelop } from "../session";
 import { TextField, FormFoot, useSubmit } from "../ui/form";
 import { Time, formatBytes, formatNumber } from "../ui/format";
 import { Icon } from "../ui/icons";
+import { OlderButton, usePages } from "../ui/paged";
 import { Confirm, Dialog, Failed, Loading, PageHead, Tabs, attempt, toast } from "../ui/parts";
 import { useQuery } from "../ui/query";
 import { DiffView } from "./thread-diff";
@@ -19,14 +21,18 @@ export default function ThreadPage({ params }: PageProps) {
   const id = params.id ?? "";
   const path = { thread_id: id };
   const thread = useQuery((signal) => unwrap(api.GET("/v1/threads/{thread_id}", { params: { path, query: teamParam() }, signal })), [id]);
-  const history = useQuery(
-    async (signal) => (await unwrap(api.GET("/v1/threads/{thread_id}/history", { params: { path, query: { ...teamParam(), limit: 200 } }, signal }))).points,
-    [id],
-  );
+  const history = usePages(async (cursor, signal) => {
+    const query = { ...teamParam(), limit: 200, ...(cursor === undefined ? {} : { cursor }) };
+    const page = await unwrap(api.GET("/v1/threads/{thread_id}/history", { params: { path, query }, ...(signal === undefined ? {} : { signal }) }));
+    return { items: page.points, next: page.next_cursor };
+  }, [id]);
   const reload = () => {
     thread.reload();
     history.reload();
   };
+  useEffect(() => onExecution((event) => {
+    if (event.kind === "ended" && event.thread_id === id) reload();
+  }), [id]);
   const view = place.value.query.get("view") === "files" ? "files" : place.value.query.get("view") === "diff" ? "diff" : "history";
   const crumb = { href: hrefOf("/threads"), text: "Threads" };
   if (thread.data === undefined) {
@@ -47,6 +53,7 @@ export default function ThreadPage({ params }: PageProps) {
       {history.data !== undefined && view === "history" && <HistoryGraph id={id} points={points} head={thread.data.head} reload={reload} />}
       {history.data !== undefined && view === "diff" && <DiffView id={id} points={points} />}
       {history.data !== undefined && view === "files" && <FilesView id={id} points={points} head={thread.data.head} reload={reload} />}
+      <OlderButton pages={history} text="Show older snapshots" />
     </>
   );
 }
@@ -57,6 +64,7 @@ function ThreadActions({ id, reload }: { id: string; reload: () => void }) {
   return (
     <>
       <a class="button" href={hrefOf("/playground", { thread: id })}><Icon name="playground" /> Run in it</a>
+      <a class="button" href={hrefOf("/executions", { thread_id: id })}><Icon name="executions" /> Executions</a>
       <ExportLink id={id} />
       <button type="button" class="button" onClick={() => setAsking("fork")}><Icon name="fork" /> Fork</button>
       <button type="button" class="button danger" onClick={() => setAsking("delete")}><Icon name="trash" /> Delete</button>

@@ -14,6 +14,8 @@ export interface ChartSeries {
 
 export interface ChartHandle {
   setData(times: number[], values: (number | null)[][]): void;
+  /** Shows everything again. */
+  showAll(): void;
   destroy(): void;
 }
 
@@ -59,7 +61,7 @@ function findLonely(plot: uPlot, at: number): number[] {
   return [...values.keys()].filter((place) => !isGap(place) && isGap(place - 1) && isGap(place + 1));
 }
 
-export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHandle {
+export function createChart(host: HTMLElement, series: ChartSeries[], onZoom: (zoomed: boolean) => void): ChartHandle {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string) => style.getPropertyValue(name).trim();
   const grid = { stroke: colour("--line"), width: 1 };
@@ -93,8 +95,12 @@ export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHand
     host,
   );
   let zoomed = false;
-  plot.over.addEventListener("dblclick", () => { zoomed = false; });
-  plot.over.addEventListener("mouseup", () => { zoomed = zoomed || plot.select.width > 2; });
+  const note = (now: boolean) => {
+    zoomed = now;
+    onZoom(now);
+  };
+  plot.over.addEventListener("dblclick", () => note(false));
+  plot.over.addEventListener("mouseup", () => note(zoomed || plot.select.width > 2));
   const watch = new ResizeObserver(() => plot.setSize({ width: Math.max(host.clientWidth, 100), height: HEIGHT }));
   watch.observe(host);
   return {
@@ -102,6 +108,10 @@ export function createChart(host: HTMLElement, series: ChartSeries[]): ChartHand
       // Somebody who zoomed in keeps what they look at.
       plot.setData([times, ...values] as uPlot.AlignedData, !zoomed);
       if (zoomed) plot.redraw();
+    },
+    showAll() {
+      note(false);
+      plot.setData(plot.data, true);
     },
     destroy() {
       watch.disconnect();

@@ -70,7 +70,7 @@ export function Time({ at, form = "full" }: { at: string | number | null | undef
 
 const TONES: Record<string, string> = {
   success: "good", completed: "good", approved: "good", used: "good",
-  failed: "bad", oom: "bad", denied: "bad",
+  failed: "bad", oom: "bad", denied: "bad", down: "bad", up: "good", unknown: "",
   timeout: "warn", blocked: "warn", requires_action: "warn", pending: "warn", expired: "",
   running: "live", in_progress: "live", queued: "live",
   cancelled: "", revoked: "",

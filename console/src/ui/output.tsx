@@ -57,13 +57,13 @@ export function FinishedOutput({ record }: { record: Schemas["ExecutionRecord"] 
   return (
     <>
       {shown.map(([name, text, dropped]) => (
-        <section key={name} aria-label={name}>
+        <div key={name}>
           {shown.length > 1 && <h3 class="output-title">{name}</h3>}
           <pre class="output" tabIndex={0} role="region" aria-label={name}>
             <span class={name}><Ansi text={text ?? ""} /></span>
             {dropped > 0 && <span class="cut-note">{`\n${formatBytes(dropped)} more were not kept.`}</span>}
           </pre>
-        </section>
+        </div>
       ))}
     </>
   );

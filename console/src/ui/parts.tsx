@@ -193,12 +193,30 @@ export function Confirm({ title, action, onConfirm, onClose, children }: Confirm
 // ---- Copying.
 
 export async function copyText(text: string): Promise<void> {
-  try {
-    await navigator.clipboard.writeText(text);
-    toast("Copied");
-  } catch {
-    toast("The browser did not allow copying. Select the text instead.", true);
-  }
+  const copied = await writeClipboard(text).catch(() => copyBySelection(text));
+  if (copied) toast("Copied");
+  else toast("The browser did not allow copying. Select the text instead.", true);
+}
+
+async function writeClipboard(text: string): Promise<boolean> {
+  await navigator.clipboard.writeText(text);
+  return true;
+}
+
+/** Browsers have no `navigator.clipboard` on a page that came over plain HTTP from another host. */
+function copyBySelection(text: string): boolean {
+  const before = document.activeElement;
+  const area = document.createElement("textarea");
+  area.value = text;
+  area.readOnly = true;
+  area.className = "visually-hidden";
+  // A modal dialog takes the focus back from what is outside of it.
+  (before?.closest("dialog") ?? document.body).append(area);
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  if (before instanceof HTMLElement) before.focus();
+  return copied;
 }
 
 export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {

@@ -38,3 +38,13 @@ export function useQuery<T>(load: (signal: AbortSignal) => Promise<T>, dependenc
   const reload = useCallback(() => setTurn((n) => n + 1), []);
   return { ...state, reload };
 }
+
+/** Loads again when a value changes; what is shown stays until the new answer is here. */
+export function useReload(value: unknown, reload: () => void): void {
+  const shown = useRef(value);
+  useEffect(() => {
+    if (shown.current === value) return;
+    shown.current = value;
+    reload();
+  }, [value]);
+}

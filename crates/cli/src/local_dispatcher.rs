@@ -149,6 +149,7 @@ impl Dispatcher for LocalDispatcher {
         DispatcherLoad {
             cells_running: (now.cells as u64).saturating_sub(parked + templates),
             pools: pools.into_values().collect(),
+            nodes: Vec::new(),
         }
     }
 }

@@ -166,6 +166,34 @@ pub struct DispatcherLoad {
     pub cells_running: u64,
     /// Each pool of parked cells.
     pub pools: Vec<PoolLevel>,
+    /// The executors of a fleet; none where this host runs the code.
+    pub nodes: Vec<NodeLoad>,
+}
+
+/// An executor of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeLoad {
+    /// Where it is.
+    pub url: String,
+    /// Whether it answers its health checks.
+    pub health: NodeHealth,
+    /// Executions of this server that it runs now.
+    pub running: u64,
+    /// Whether it keeps the homes of threads.
+    pub keeps_homes: bool,
+    /// The longest time limit that it takes, if it says so.
+    pub max_timeout: Option<Duration>,
+}
+
+/// Whether an executor of a fleet gets executions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeHealth {
+    /// No health check has answered yet.
+    Unknown,
+    /// It does.
+    Up,
+    /// It is left out, for this reason.
+    Down(String),
 }
 
 /// One pool of parked cells.

@@ -70,7 +70,8 @@ pub use console::{
 };
 pub use data_dir::LockedDataDir;
 pub use dispatch::{
-    DispatchError, Dispatcher, DispatcherLoad, PoolLevel, RunNeeds, TakenSignal, TrialObserver,
+    DispatchError, Dispatcher, DispatcherLoad, NodeHealth, NodeLoad, PoolLevel, RunNeeds,
+    TakenSignal, TrialObserver,
 };
 pub use engine::{Engine, EngineOpenError, HostFigures};
 pub use executions::{

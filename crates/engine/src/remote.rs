@@ -226,6 +226,7 @@ impl Dispatcher for RemoteDispatcher {
     fn current_load(&self) -> DispatcherLoad {
         DispatcherLoad {
             cells_running: self.shared.registry.in_flight(),
+            nodes: self.shared.registry.current_nodes(),
             ..DispatcherLoad::default()
         }
     }

@@ -4,47 +4,13 @@
 //! because Playwright speaks JavaScript; each has a server of its own here. With
 //! `CLOCHE_SCREENSHOTS=docs/console` they write the pictures of the documentation.
 
-use std::path::Path;
-
 use crate::{
+    browser::{has_browser, run_browser_tests},
     host::Host,
     python_client::top,
     registry::{Layouts, Registry, RegistryOptions, run},
     support::{binary, ended, skip},
 };
-
-/// Whether there is a browser, its driver, and a console to look at.
-pub(crate) fn has_browser() -> bool {
-    let built = top().join("console/dist/index.html").exists();
-    let driver = top().join("console/node_modules/playwright-core/package.json").exists();
-    let browser = Path::new("/usr/bin/chromium").exists();
-    (built && driver && browser)
-        || skip("there is no Chromium, no Playwright or no built console: run scripts/setup-tests")
-}
-
-/// Runs one file of `console/tests` against a server.
-pub(crate) async fn run_browser_tests(host: &Host, file: &str, variables: &[(&str, &str)]) {
-    let mut command = tokio::process::Command::new("node");
-    command
-        .args(["--test", &format!("console/tests/{file}.test.mjs")])
-        .current_dir(top())
-        .env("TMPDIR", host.directory())
-        .env("HOME", host.directory())
-        .env("NO_PROXY", "127.0.0.1")
-        .env("CLOCHE_URL", &host.url)
-        .env("CLOCHE_API_KEY", &host.key)
-        .env("CLOCHE_ADMIN_TOKEN", &host.admin)
-        .envs(variables.iter().copied())
-        .kill_on_drop(true);
-    if let Ok(pictures) = std::env::var("CLOCHE_SCREENSHOTS") {
-        let directory = top().join(pictures);
-        std::fs::create_dir_all(&directory).unwrap();
-        command.env("CLOCHE_SCREENSHOTS", directory);
-    }
-    let output = command.output().await.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", host.said("log"));
-}
 
 #[tokio::test]
 async fn people_do_their_work_in_the_console() {
@@ -53,6 +19,15 @@ async fn people_do_their_work_in_the_console() {
     }
     let Some(host) = Host::start().await else { return };
     run_browser_tests(&host, "flows", &[]).await;
+}
+
+#[tokio::test]
+async fn people_do_their_daily_work_in_the_console() {
+    if !has_browser() {
+        return;
+    }
+    let Some(host) = Host::start().await else { return };
+    run_browser_tests(&host, "daily", &[]).await;
 }
 
 #[tokio::test]

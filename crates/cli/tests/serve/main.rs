@@ -18,6 +18,8 @@ mod approvals;
 mod approved_homes;
 mod backup;
 mod brokered;
+#[path = "../support/browser.rs"]
+mod browser;
 mod bucket;
 mod cancel;
 mod concurrent_changes;

@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 use url::Url;
 
 use crate::{
-    console::{has_browser, run_browser_tests},
+    browser::{has_browser, run_browser_tests},
     host::Host,
     lying_provider::{CLIENT_ID, CLIENT_SECRET, LyingProvider},
     python_client::{tool, top},

@@ -9,6 +9,8 @@
 )]
 
 mod bench;
+#[path = "../support/browser.rs"]
+mod browser;
 mod container;
 mod contract;
 mod executor;

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
+    browser::{has_browser, run_browser_tests},
     executor::{KEY, Sidecar},
     faults::answering,
     host::{Host, events},
@@ -152,6 +153,17 @@ async fn the_variables_of_the_contract_connect_a_server_to_a_sidecar() {
     let server = Bare::start(&[], &variables).await;
     let (status, answer) = server.run(json!({"code": "print(6 * 7)"})).await;
     assert_eq!((status, &answer["stdout"]), (200, &json!("42\n")), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operators_see_the_executors_of_a_fleet_in_the_console() {
+    if !has_browser() {
+        return;
+    }
+    let Some(sidecar) = Sidecar::start_without_key().await else { return };
+    let urls = ["--executor-url", &sidecar.url, "--executor-url", "http://127.0.0.1:9"];
+    let host = Host::start_with(&urls).await.unwrap();
+    run_browser_tests(&host, "nodes", &[("CLOCHE_NODE", &sidecar.url)]).await;
 }
 
 #[test]

@@ -8,7 +8,7 @@ use cloche_model::DisplaySeconds;
 use parking_lot::Mutex;
 use url::Url;
 
-use crate::{DispatchError, RunNeeds};
+use crate::{DispatchError, NodeHealth, NodeLoad, RunNeeds};
 
 /// Every sidecar.
 #[derive(Clone)]
@@ -207,6 +207,23 @@ impl SidecarRegistry {
         said.collect()
     }
 
+    /// Each sidecar as operators see it.
+    pub(super) fn current_nodes(&self) -> Vec<NodeLoad> {
+        let state = self.state.lock();
+        let node = |(url, entry): (&Url, &SidecarEntry)| NodeLoad {
+            url: url.to_string(),
+            health: match &entry.health {
+                SidecarHealth::Unknown => NodeHealth::Unknown,
+                SidecarHealth::Up => NodeHealth::Up,
+                SidecarHealth::Down(why) => NodeHealth::Down(why.clone()),
+            },
+            running: entry.in_flight,
+            keeps_homes: entry.offer.is_some_and(|offer| offer.shares_store),
+            max_timeout: entry.offer.and_then(|offer| offer.max_timeout),
+        };
+        self.urls.iter().zip(&state.entries).map(node).collect()
+    }
+
     pub(super) fn in_flight(&self) -> u64 {
         self.state.lock().entries.iter().map(|entry| entry.in_flight).sum()
     }
@@ -348,5 +365,22 @@ mod tests {
         let held: Vec<_> = (0..3).map(|_| registry.take(&PLAIN, &[]).unwrap().index).collect();
         assert_eq!(held, [1, 1, 1]);
         assert_eq!(registry.take(&PLAIN, &[1]).unwrap().index, 0);
+    }
+
+    #[test]
+    fn operators_see_which_sidecars_are_well_busy_and_left_out() {
+        let registry = unchecked(3);
+        registry.note_health(0, Ok(offer(true, 90)));
+        registry.note_health(1, Err("it refuses the key".to_owned()));
+        let place = registry.take(&HOME, &[]).unwrap();
+        let nodes = registry.current_nodes();
+        let seen: Vec<_> = nodes.iter().map(|node| (&node.health, node.running)).collect();
+        let down = NodeHealth::Down("it refuses the key".to_owned());
+        assert_eq!(seen, [(&NodeHealth::Up, 1), (&down, 0), (&NodeHealth::Unknown, 0)]);
+        assert_eq!(nodes[0].url, "http://host0/");
+        assert_eq!(nodes[0].max_timeout, Some(Duration::from_secs(90)));
+        assert!(nodes[0].keeps_homes && !nodes[1].keeps_homes);
+        drop(place);
+        assert_eq!(registry.current_nodes()[0].running, 0);
     }
 }

@@ -3,8 +3,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use cloche_engine::{
-    ActivityEvent, ActivityPoint, ActivitySummary, HostFigures, LatencyPercentiles, format_rfc3339,
-    now,
+    ActivityEvent, ActivityPoint, ActivitySummary, HostFigures, LatencyPercentiles, NodeHealth,
+    NodeLoad, format_rfc3339, now,
 };
 use cloche_model::{ExecutionStatus, Language, Moment, SandboxId};
 use serde::Serialize;
@@ -32,6 +32,40 @@ pub(crate) struct PoolRecord {
     name: String,
     parked: u64,
     target: u64,
+}
+
+/// An executor of a fleet.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct NodeRecord {
+    url: String,
+    /// `up`, `down`, or `unknown` before its first health check.
+    state: &'static str,
+    /// Why it is left out, if it is.
+    reason: Option<String>,
+    /// Executions that it runs now.
+    running: u64,
+    /// Whether it keeps the homes of threads.
+    keeps_homes: bool,
+    /// The longest time limit that it takes, if it says so.
+    max_timeout_seconds: Option<f64>,
+}
+
+impl From<NodeLoad> for NodeRecord {
+    fn from(node: NodeLoad) -> Self {
+        let (state, reason) = match node.health {
+            NodeHealth::Up => ("up", None),
+            NodeHealth::Down(why) => ("down", Some(why)),
+            NodeHealth::Unknown => ("unknown", None),
+        };
+        Self {
+            url: node.url,
+            state,
+            reason,
+            running: node.running,
+            keeps_homes: node.keeps_homes,
+            max_timeout_seconds: node.max_timeout.map(|time| time.as_secs_f64()),
+        }
+    }
 }
 
 /// The memory that requests and outputs share.
@@ -71,6 +105,8 @@ pub(crate) struct OverviewNow {
     executions_running: usize,
     cells_running: Option<u64>,
     pools: Option<Vec<PoolRecord>>,
+    /// The executors of a fleet; empty where this host runs the code.
+    nodes: Option<Vec<NodeRecord>>,
     /// Executions that wait for a place on the host.
     queue_waiting: Option<usize>,
     memory: Option<MemoryRecord>,
@@ -99,6 +135,7 @@ impl OverviewNow {
             executions_running: running,
             cells_running: None,
             pools: None,
+            nodes: None,
             queue_waiting: None,
             memory: None,
             network: NetworkFigures {
@@ -121,6 +158,7 @@ impl OverviewNow {
         Self {
             cells_running: Some(host.load.cells_running),
             pools: Some(pools.collect()),
+            nodes: Some(host.load.nodes.into_iter().map(NodeRecord::from).collect()),
             queue_waiting: Some(host.queued),
             memory: Some(MemoryRecord {
                 used_bytes: host.memory_used_bytes,

@@ -21,8 +21,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
 /// What is shown by a binary without the console.
 const MISSING: &str = "<!doctype html><html lang=en><meta charset=utf-8><title>Cloche</title>\
     <h1>This binary was built without the console</h1>\
-    <p>Build it with npm installed: <code>npm ci</code> and <code>npm run build</code> in \
-    <code>console/</code>, then build the server again; <code>make run</code> does all of it. \
+    <p>In the sources, <code>make console</code> builds it (with npm, which it installs if it may), \
+    and <code>cargo build --release --bin cloche</code> builds the server with it; \
+    <code>make run</code> does both. \
     The API works without it, see <a href=\"/docs\">its description</a>.</p></html>";
 
 /// A file of the console.
