@@ -192,8 +192,7 @@ impl HomeMounter {
         create_overlay(open_dir(CWD, view_at)?.as_fd(), scratch_at, names, self.ids.is_some())
     }
 
-    /// Moves the mount over the cell's home, and gives the rest of the disk limit to its other
-    /// writable directories.
+    /// Moves the mount over the cell's home. Its other directories get the rest of the disk limit.
     fn attach_home(
         &self,
         target: &HomeTarget<'_>,
@@ -238,8 +237,7 @@ fn resize_scratch(at: &str, (bytes, inodes): (u64, u64)) -> rustix::io::Result<(
     rustix::mount::fsconfig_reconfigure(&context)
 }
 
-/// The parts of an overlay while they are mounted, for kernels that need it. Dropping it unmounts
-/// them.
+/// Parts of a home while they are mounted, for kernels that need it. Dropping it unmounts them.
 struct TemporaryMounts;
 
 impl TemporaryMounts {
