@@ -68,6 +68,11 @@ pub(crate) struct AdminArguments {
 }
 
 impl AdminArguments {
+    /// Whether JSON is wanted instead of words.
+    pub(crate) fn wants_json(&self) -> bool {
+        self.json
+    }
+
     /// The server, and its admin token.
     pub(crate) fn find_server(&self) -> Result<AdminClient, AdminError> {
         let found = AdminClient::find(&self.data_dir, self.url.as_deref(), ApiRoot::Admin)?;

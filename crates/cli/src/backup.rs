@@ -27,6 +27,8 @@ pub(crate) enum BackupError {
     Place { place: String, source: object_store::Error },
     #[error("cannot use {path}")]
     File { path: String, source: io::Error },
+    #[error("the bucket of {0} does not exist")]
+    NoBucket(String),
     #[error("cannot read or write {name} of the backup")]
     Object { name: String, source: object_store::Error },
     #[error("the backup is damaged: {0} is missing")]

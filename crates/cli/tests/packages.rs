@@ -103,9 +103,12 @@ fn an_installation_can_be_removed_again() {
     };
     let installed = install(&["/opt/cloche"]);
     let file = |name: &str| root.path().join(name);
-    for name in
-        ["bin/cloche", "share/man/man1/cloche-run.1.gz", "lib/systemd/system/cloche.service"]
-    {
+    for name in [
+        "bin/cloche",
+        "share/man/man1/cloche-run.1.gz",
+        "lib/systemd/system/cloche.service",
+        "share/doc/cloche/docs/alerts.yml",
+    ] {
         assert!(installed.contains(&file("opt/cloche").join(name)), "{name} {installed:?}");
     }
     let unit = fs::read_to_string(file("opt/cloche/lib/systemd/system/cloche.service")).unwrap();

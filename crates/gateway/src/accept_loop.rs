@@ -1,6 +1,6 @@
 //! Accepts connections within limits, and shuts down without truncating responses. Knows no route.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, pin::pin, sync::Arc, time::Duration};
 
 use axum::Router;
 use cloche_agent::Agent;
@@ -28,8 +28,8 @@ const REFUSED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: applica
     {\"error\":\"rate_limited\",\"message\":\"too many connections from this address; close some, \
     or use one for several\"}";
 
-/// Serves until `shutdown` is cancelled. Then it accepts nothing new, lets executions end within
-/// the engine's grace period, and closes.
+/// Serves until `shutdown` is cancelled. Then it refuses new work with a response, lets executions
+/// end within the engine's grace period, and closes.
 ///
 /// # Errors
 /// When the listener has no address.
@@ -50,8 +50,8 @@ pub async fn serve_api(
     accept_connections(listener, app, config, shutdown, ending).await
 }
 
-/// Like [`serve_api`] for any router. `ending` runs between the last accepted connection and the
-/// closing of the open ones.
+/// Like [`serve_api`] for any router. `ending` runs from the shutdown on. Connections are accepted
+/// until it is over, so that clients and health checks read why they are refused.
 pub(crate) async fn accept_connections(
     listener: TcpListener,
     app: Router,
@@ -64,11 +64,17 @@ pub(crate) async fn accept_connections(
     let connections = TaskTracker::new();
     let places = Arc::new(Semaphore::new(config.connections));
     let peers = PeerConnections::new(config.per_address, config.per_loopback);
+    let mut ending = pin!(ending);
+    // Ends connections that are accepted after the shutdown.
+    let closing = CancellationToken::new();
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = shutdown.cancelled() => break,
+        let next = async { (Arc::clone(&places).acquire_owned().await, listener.accept().await) };
+        let is_ending = shutdown.is_cancelled();
+        let (place, accepted) = tokio::select! {
+            biased;
+            () = &mut ending, if is_ending => break,
+            () = shutdown.cancelled(), if !is_ending => continue,
+            next = next => next,
         };
         let Ok((stream, address)) = accepted else {
             tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
@@ -81,14 +87,15 @@ pub(crate) async fn accept_connections(
             }
             continue;
         };
-        let (app, shutdown, config) = (app.clone(), shutdown.clone(), config.clone());
+        let open_until = if is_ending { closing.clone() } else { shutdown.clone() };
+        let (app, config) = (app.clone(), config.clone());
         connections.spawn(absorb_own_wakes(async move {
-            serve_socket((stream, PeerAddress(address.ip())), app, &config, shutdown).await;
+            serve_socket((stream, PeerAddress(address.ip())), app, &config, open_until).await;
             drop((place, peer));
         }));
     }
     drop(listener);
-    ending.await;
+    closing.cancel();
     connections.close();
     if tokio::time::timeout(config.linger, connections.wait()).await.is_err() {
         tracing::info!(left = connections.len(), "closing connections that are still open");

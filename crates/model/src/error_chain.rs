@@ -8,7 +8,11 @@ pub fn error_chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        line = format!("{line}: {error}");
+        let text = error.to_string();
+        // Some errors have their cause in their own text, too.
+        if !line.ends_with(&text) {
+            line = format!("{line}: {text}");
+        }
         cause = error.source();
     }
     line
@@ -21,6 +25,16 @@ mod tests {
     #[derive(Debug, thiserror::Error)]
     #[error("cannot start")]
     struct Outer(#[source] std::io::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot store: {0}")]
+    struct Repeating(#[source] Outer);
+
+    #[test]
+    fn a_cause_that_an_error_repeats_is_shown_once() {
+        let error = Repeating(Outer(std::io::Error::other("no memory")));
+        assert_eq!(error_chain(&error), "cannot store: cannot start: no memory");
+    }
 
     #[test]
     fn every_cause_is_named_once() {

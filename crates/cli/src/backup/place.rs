@@ -91,8 +91,9 @@ impl BackupPlace {
     }
 
     fn failed(&self, name: &str) -> impl FnOnce(object_store::Error) -> BackupError {
-        let name = name.to_owned();
+        let (name, place) = (name.to_owned(), self.shown.clone());
         move |error| match error {
+            error if is_missing_bucket(&error) => BackupError::NoBucket(place),
             object_store::Error::NotFound { .. } => BackupError::Missing(name),
             source => BackupError::Object { name, source },
         }
@@ -110,7 +111,7 @@ impl BackupPlace {
 
     /// The names and sizes of the layers that are there.
     pub(super) async fn list_layers(&self) -> Result<Vec<(String, u64)>, BackupError> {
-        let failed = |source| BackupError::Object { name: "layers".to_owned(), source };
+        let failed = self.failed("layers");
         let found = self.store.list(Some(&self.key("layers/sha256")));
         let found = found
             .map_ok(|meta| (meta.location.filename().unwrap_or_default().to_owned(), meta.size));
@@ -119,16 +120,15 @@ impl BackupPlace {
 
     /// The ids of the backups, oldest first, and whether each is complete.
     pub(super) async fn list_backups(&self) -> Result<Vec<(String, bool)>, BackupError> {
-        let failed = |source| BackupError::Object { name: "backups".to_owned(), source };
         let found = self.store.list_with_delimiter(Some(&self.key("backups"))).await;
         let mut backups = Vec::new();
-        for directory in found.map_err(failed)?.common_prefixes {
+        for directory in found.map_err(self.failed("backups"))?.common_prefixes {
             let Some(id) = directory.filename().map(str::to_owned) else { continue };
             let manifest = self.key(&Self::part_name(&id, MANIFEST));
             let is_complete = match self.store.head(&manifest).await {
                 Ok(_) => true,
                 Err(object_store::Error::NotFound { .. }) => false,
-                Err(source) => return Err(failed(source)),
+                Err(error) => return Err(self.failed("backups")(error)),
             };
             backups.push((id, is_complete));
         }
@@ -191,8 +191,10 @@ impl BackupPlace {
         };
         match copied.await {
             Ok(sha256) => {
-                let failed = |source| BackupError::File { path: name.to_owned(), source };
-                writer.shutdown().await.map_err(failed)?;
+                writer.shutdown().await.map_err(|source| match is_missing_bucket(&source) {
+                    true => BackupError::NoBucket(self.shown.clone()),
+                    false => BackupError::File { path: name.to_owned(), source },
+                })?;
                 Ok(ObjectDigest { bytes, sha256 })
             }
             Err(error) => {
@@ -211,6 +213,11 @@ impl BackupPlace {
         let found = self.store.get(&self.key(name)).await.map_err(self.failed(name))?;
         Ok(found.into_stream())
     }
+}
+
+/// Whether an S3 service answered that there is no such bucket.
+fn is_missing_bucket(error: &dyn std::error::Error) -> bool {
+    error.to_string().contains("<Code>NoSuchBucket</Code>")
 }
 
 fn open_bucket(

@@ -69,14 +69,15 @@ pub(super) async fn save_backup(arguments: BackupArguments) -> Result<String, Ba
     let record = server.read_record(answer).await?;
     let begun: BegunBackup = serde_json::from_value(record).map_err(|_| BackupError::Answer)?;
     let name = backup_name(&begun);
+    let wants_json = arguments.server.wants_json();
     let session = BackupSession { server, client, place: &place, begun, name };
     let saved = session.save_parts(arguments.include_secret_key.as_deref()).await;
     // Also after a failure: until then the server deletes no layer.
     let path = format!("backups/{}", session.begun.id);
     let ended = session.server.open_answer(&session.client, Method::DELETE, &path).await;
-    let said = saved?;
+    let saved = saved?;
     ended?;
-    Ok(said)
+    Ok(if wants_json { saved.to_json() } else { saved.to_sentence() })
 }
 
 /// The time to the millisecond and a part of the id, so that names sort by time.
@@ -86,14 +87,49 @@ fn backup_name(begun: &BegunBackup) -> String {
     format!("{}Z-{}", time.trim_end_matches('Z'), &begun.id[end..])
 }
 
+/// What was saved.
+struct SavedBackup {
+    name: String,
+    place: String,
+    layers: usize,
+    new_layers: usize,
+    volumes: usize,
+    has_secret_key: bool,
+}
+
+impl SavedBackup {
+    fn to_json(&self) -> String {
+        let value = serde_json::json!({
+            "backup": self.name,
+            "place": self.place,
+            "layers": self.layers,
+            "new_layers": self.new_layers,
+            "volumes": self.volumes,
+            "secret_key": self.has_secret_key,
+        });
+        format!("{value:#}")
+    }
+
+    fn to_sentence(&self) -> String {
+        let Self { name, place, layers, new_layers, volumes, has_secret_key } = self;
+        let key = match has_secret_key {
+            true => "the secret key is in it",
+            false => "the secret key is not in it: keep the server's secret.key elsewhere",
+        };
+        format!(
+            "backup {name} in {place}: {layers} layers ({new_layers} new), {volumes} volumes; {key}"
+        )
+    }
+}
+
 impl BackupSession<'_> {
-    async fn save_parts(&self, secret_key: Option<&Path>) -> Result<String, BackupError> {
+    async fn save_parts(&self, secret_key: Option<&Path>) -> Result<SavedBackup, BackupError> {
         let secret_key = match secret_key {
             Some(path) => Some(self.save_secret_key(path).await?),
             None => None,
         };
         let database = self.save_part("database", "database").await?;
-        let copied = self.save_layers().await?;
+        let new_layers = self.save_layers().await?;
         let mut volumes = Vec::new();
         for id in &self.begun.volumes {
             let part = format!("volumes/{id}");
@@ -116,17 +152,14 @@ impl BackupSession<'_> {
             secret_key,
         };
         self.place.write_manifest(&manifest).await?;
-        let key = match manifest.secret_key {
-            Some(_) => "the secret key is in it",
-            None => "the secret key is not in it: keep the server's secret.key elsewhere",
-        };
-        Ok(format!(
-            "backup {} in {}: {} layers ({copied} new), {} volumes; {key}",
-            self.name,
-            self.place.name(),
-            manifest.layers.len(),
-            manifest.volumes.len(),
-        ))
+        Ok(SavedBackup {
+            name: self.name.clone(),
+            place: self.place.name().to_owned(),
+            layers: manifest.layers.len(),
+            new_layers,
+            volumes: manifest.volumes.len(),
+            has_secret_key: manifest.secret_key.is_some(),
+        })
     }
 
     /// Reads a part from the server and writes it below the name of the backup.

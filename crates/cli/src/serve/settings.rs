@@ -16,7 +16,6 @@ use cloche_engine::EngineConfig;
 use cloche_executor::{ExecutorConfig, MountStorageConfig, PoolSettings};
 use cloche_gateway::{GatewayConfig, ServerOptions, TlsIdentity};
 use cloche_layers::{Layers, LayersConfig};
-use cloche_model::InvalidUnit;
 use cloche_mounts::VolumeStore;
 use cloche_store::KeySource;
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
@@ -26,13 +25,14 @@ use crate::identity::{DataDirError, ServerNeeds, ServerUser, make_private, make_
 
 use super::{
     ServeArguments,
-    providers::{AgentFile, AgentSettingsError, read_agent_config},
+    providers::{AgentFile, read_agent_config},
     trace_export::collector_ca,
 };
 
 mod capacity;
 mod connections;
 mod console;
+mod error;
 mod gates;
 mod layers;
 mod log;
@@ -53,7 +53,8 @@ mod webhook;
 use capacity::CapacityFile;
 pub(crate) use capacity::sidecar_capacity;
 use connections::ConnectionsFile;
-use console::{ConsoleSection, ConsoleSettingsError};
+use console::ConsoleSection;
+pub(crate) use error::SettingsError;
 use gates::{GateFile, gate_config};
 pub(crate) use layers::{LayersArguments, LayersFile, absolute_path, layers_config};
 pub(super) use log::{LogArguments, LogFormat, LogSettings};
@@ -71,56 +72,9 @@ pub(crate) use secret_key::from_environment as secret_key_from_environment;
 use threads::{ThreadsFile, homes_config};
 use tls::TlsFile;
 pub(super) use tls::{TlsArguments, TlsPaths};
-use tools::{ToolSettingsError, ToolsFile};
+use tools::ToolsFile;
 use units::parse_size;
-use webhook::{MOST_ATTEMPTS, WebhookFile};
-
-/// A setting that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SettingsError {
-    #[error("cannot read the configuration file {path}")]
-    Read { path: PathBuf, source: io::Error },
-    #[error("the configuration file {path} is invalid")]
-    Parse { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("{name} in the configuration")]
-    Unit { name: &'static str, source: InvalidUnit },
-    #[error("webhook.allow in the configuration: {0:?} is not a network such as 10.1.0.0/16")]
-    Network(String),
-    #[error(transparent)]
-    Agent(#[from] AgentSettingsError),
-    #[error(transparent)]
-    Tools(#[from] ToolSettingsError),
-    #[error(transparent)]
-    Console(#[from] ConsoleSettingsError),
-    #[error("threads.squash_depth in the configuration must be 2 or more")]
-    SquashDepth,
-    #[error("layers.endpoint, region, prefix or a key variable is set but layers.bucket is not")]
-    Bucket,
-    #[error("layers.directory and layers.bucket are both set; name one place for layers")]
-    TwoLayerStores,
-    #[error("connections in the configuration: {0} is not a time from 0.05 to 3600 seconds")]
-    Timeout(f64),
-    #[error("webhook.schedule_seconds in the configuration: {0} is not a time from 0 to a day")]
-    Schedule(f64),
-    #[error("plans.{0}.monthly_credits in the configuration: {1} is not from 0 to 1000000000")]
-    Credits(&'static str, f64),
-    #[error("{0} needs {1}: a certificate and its private key belong together")]
-    TlsPair(&'static str, &'static str),
-    #[error("TLS is required: name a certificate and its key with --tls-cert and --tls-key")]
-    TlsRequired,
-    #[error("webhook.attempts in the configuration: {0} is not a number from 1 to {MOST_ATTEMPTS}")]
-    Attempts(usize),
-    #[error("webhook in the configuration: set attempts or schedule_seconds, not both")]
-    TwoSchedules,
-    #[error(
-        "log.level: {0:?} is not a level such as info, or a list such as warn,cloche::requests=info"
-    )]
-    LogLevel(String),
-    #[error("metrics.token_env in the configuration: {0} is not set")]
-    MetricsToken(String),
-    #[error("capacity.{0} in the configuration: {1} is out of range")]
-    Capacity(&'static str, f64),
-}
+use webhook::WebhookFile;
 
 /// The file as written. Unknown keys are errors.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -225,16 +179,19 @@ impl ServeSettings {
         let mut allow_missing = file.allow_missing.clone();
         allow_missing.extend(arguments.allow_missing);
         let listen = arguments.listen.or_else(|| file.listen.clone());
+        let listen = check_address(listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()))?;
         let data_dir = arguments.data_dir.or_else(|| file.data_dir.clone());
         let data_dir = absolute_path(data_dir.unwrap_or_else(|| "cloche-data".into()));
         file.webhook.extra_ca = file.webhook.extra_ca.map(absolute_path);
-        let (pool, runs_on) =
-            (pool_settings(&file.pool)?, runs_on(file.remote.clone(), arguments.no_local_executor));
+        let (pool, runs_on) = (
+            pool_settings(&file.pool)?,
+            runs_on(file.remote.clone(), arguments.no_local_executor)?,
+        );
         let mut engine = engine_config(&file)?;
         let parked = matches!(runs_on, RunsOn::ThisHost).then_some(pool.memory);
         engine.admission = file.capacity.to_admission_config(parked)?;
         Ok(Self {
-            listen: listen.unwrap_or_else(|| "127.0.0.1:8080".to_owned()),
+            listen,
             allow_missing,
             pool,
             engine,
@@ -349,6 +306,15 @@ fn read_settings_file(path: Option<&Path>) -> Result<SettingsFile, SettingsError
         .map_err(|source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) })
 }
 
+/// Checks the form of an address to listen on. A name is looked up when the server listens.
+fn check_address(listen: String) -> Result<String, SettingsError> {
+    let port = listen.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port);
+    match port.map(str::parse::<u16>) {
+        Some(Ok(_)) => Ok(listen),
+        _ => Err(SettingsError::Listen(listen)),
+    }
+}
+
 fn gateway_config(file: &SettingsFile) -> Result<GatewayConfig, SettingsError> {
     let gateway = GatewayConfig { mcp: file.mcp.to_config()?, ..GatewayConfig::default() };
     let gateway = file.connections.apply(gateway)?;
@@ -407,6 +373,16 @@ mod tests {
     fn an_unknown_key_is_an_error() {
         let error = toml::from_str::<SettingsFile>("listne = \"127.0.0.1:1\"").unwrap_err();
         assert!(error.to_string().contains("listne"), "{error}");
+    }
+
+    #[test]
+    fn an_address_to_listen_on_has_a_host_and_a_port() {
+        for listen in ["127.0.0.1:0", "[::1]:8080", "localhost:80"] {
+            assert_eq!(check_address(listen.to_owned()).unwrap(), listen);
+        }
+        for listen in ["", "x", "8080", ":8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:70000"] {
+            assert!(check_address(listen.to_owned()).is_err(), "{listen}");
+        }
     }
 
     #[test]

@@ -74,7 +74,8 @@ impl TraceExport {
         global::set_tracer_provider(provider.clone());
         global::set_text_map_propagator(TraceContextPropagator::new());
         enable_trace_export();
-        tracing::info!(endpoint = otlp_variable("ENDPOINT"), "traces are exported");
+        let endpoint = otlp_variable("ENDPOINT").map(|it| without_secrets(&it));
+        tracing::info!(endpoint, "traces are exported");
         Ok(Some(Self(provider)))
     }
 
@@ -86,6 +87,16 @@ impl TraceExport {
             tracing::warn!(?done, "the last traces were not exported");
         }
     }
+}
+
+/// An address for the log: a login or a query may be in it.
+fn without_secrets(address: &str) -> String {
+    let Ok(mut url) = reqwest::Url::parse(address) else { return String::new() };
+    // Neither fails for an address with a host.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.into()
 }
 
 fn describe_server() -> Resource {
@@ -120,5 +131,16 @@ impl HttpClient for CollectorClient {
             Ok::<_, reqwest::Error>(response)
         });
         Ok(sent.await??)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_logged_address_of_a_collector_has_no_login() {
+        let shown = without_secrets("https://user:word@collector:4318/v1?token=t");
+        assert_eq!(shown, "https://collector:4318/v1");
     }
 }

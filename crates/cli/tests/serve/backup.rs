@@ -246,8 +246,19 @@ async fn a_backup_in_a_bucket_is_restored() {
     };
     let place = "s3://layers/daily/one";
     let data = host.data();
-    let made = s3(&["backup", place, "--data-dir", data.to_str().unwrap()]);
+    let data_dir = data.to_str().unwrap();
+    for words in [
+        &["backup", "s3://no-such/daily", "--data-dir", data_dir][..],
+        &["restore", "s3://no-such/daily", "--list"],
+    ] {
+        let refused = s3(words);
+        assert_eq!(refused.code, 1, "{refused:?}");
+        assert_eq!(refused.stderr, "cloche: the bucket of s3://no-such/daily does not exist\n");
+    }
+    let made = s3(&["backup", place, "--data-dir", data_dir, "--json"]);
     assert_eq!(made.code, 0, "{made:?}");
+    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    assert_eq!((&made["place"], &made["secret_key"]), (&json!(place), &json!(false)));
     let fresh = Arc::new(tempfile::tempdir().unwrap());
     let (target, key) = (fresh.path().join("data"), data.join("secret.key"));
     let (target, key) = (target.to_str().unwrap(), key.to_str().unwrap());

@@ -57,6 +57,29 @@ async fn a_stopped_server_lets_running_executions_finish() {
 }
 
 #[tokio::test]
+async fn a_stopping_server_refuses_new_work_with_a_response() {
+    let Some(mut host) = Host::start().await else { return };
+    let code = "import time\nprint('up', flush=True)\ntime.sleep(4)\nprint('done')";
+    let mut stream = host.stream(json!({"code": code})).await;
+    let mut text = String::new();
+    while !text.contains("up") {
+        text.push_str(std::str::from_utf8(&stream.chunk().await.unwrap().unwrap()).unwrap());
+    }
+    host.signal(Signal::TERM);
+    // Each request has a connection of its own, as those of a health check.
+    let ready = format!("{}/readyz", host.url);
+    while reqwest::get(&ready).await.unwrap().status() != 503 {}
+    let refused = reqwest::Client::new().post(format!("{}/v1/sandbox/execute", host.url));
+    let refused = refused.bearer_auth(&host.key).json(&json!({"code": "print(1)"}));
+    let refused = refused.send().await.unwrap();
+    assert_eq!(refused.status(), 503);
+    assert!(refused.headers().contains_key("retry-after"), "{:?}", refused.headers());
+    text.push_str(&stream.text().await.unwrap());
+    assert_eq!(events(&text).last().unwrap()["result"]["stdout"], "up\ndone\n");
+    assert!(host.ended().await.success());
+}
+
+#[tokio::test]
 async fn after_the_grace_period_running_executions_are_ended_and_recorded() {
     let Some(mut host) = Host::start_with(&["--grace", "1"]).await else { return };
     let mark = mark();

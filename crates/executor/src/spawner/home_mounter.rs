@@ -60,6 +60,8 @@ pub(super) struct HomeMounter {
     views: BTreeMap<u32, OwnedFd>,
     /// Whether the kernel accepts only mounted directories as parts of an overlay.
     wants_mounted: bool,
+    /// Whether the kernel clones only mounts that are in a namespace, as Linux before 6.15.
+    clones_mounted: bool,
     /// The mount namespace of the spawner, to return to.
     own_namespace: Option<File>,
 }
@@ -67,7 +69,13 @@ pub(super) struct HomeMounter {
 impl HomeMounter {
     pub(super) fn new(ids: Option<HostIds>) -> Self {
         let own_namespace = File::open("/proc/self/ns/mnt").ok();
-        Self { ids, views: BTreeMap::new(), wants_mounted: false, own_namespace }
+        Self {
+            ids,
+            views: BTreeMap::new(),
+            wants_mounted: false,
+            clones_mounted: false,
+            own_namespace,
+        }
     }
 
     /// Mounts a home in a cell.
@@ -82,7 +90,7 @@ impl HomeMounter {
         let scratch = self.make_scratch(slot, request)?;
         let upper = open_dir(scratch.as_fd(), "upper")?;
         let home = if request.layers.is_empty() {
-            clone_mount(upper.as_fd())?
+            self.clone_upper(&scratch, &upper)?
         } else {
             copy_root_metadata(&upper, &request.layers)?;
             self.mount_overlay(slot, &scratch, &request.layers)?
@@ -144,6 +152,20 @@ impl HomeMounter {
         Ok(scratch)
     }
 
+    /// The upper directory as a mount of its own: the home of a thread that has no layers.
+    fn clone_upper(&mut self, scratch: &OwnedFd, upper: &OwnedFd) -> io::Result<OwnedFd> {
+        if !self.clones_mounted {
+            match clone_mount(upper.as_fd()) {
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.0) => {}
+                cloned => return cloned,
+            }
+            self.clones_mounted = true;
+        }
+        let [_, at] = TEMPORARY_MOUNTS;
+        let _mounts = TemporaryMounts::mount_parts([(scratch, at)])?;
+        clone_mount(open_dir(CWD, &format!("{at}/upper"))?.as_fd())
+    }
+
     /// An overlay of the layers, with the scratch tmpfs on top.
     fn mount_overlay(
         &mut self,
@@ -165,17 +187,12 @@ impl HomeMounter {
             self.views.clear();
         }
         let view = self.open_guest_view(slot)?;
-        let _mounts = TemporaryMounts::mount_parts([&view, scratch])?;
-        create_overlay(
-            open_dir(CWD, TEMPORARY_MOUNTS[0])?.as_fd(),
-            TEMPORARY_MOUNTS[1],
-            names,
-            self.ids.is_some(),
-        )
+        let [view_at, scratch_at] = TEMPORARY_MOUNTS;
+        let _mounts = TemporaryMounts::mount_parts([(&view, view_at), (scratch, scratch_at)])?;
+        create_overlay(open_dir(CWD, view_at)?.as_fd(), scratch_at, names, self.ids.is_some())
     }
 
-    /// Moves the mount over the cell's home, and gives the rest of the disk limit to its other
-    /// writable directories.
+    /// Moves the mount over the cell's home. Its other directories get the rest of the disk limit.
     fn attach_home(
         &self,
         target: &HomeTarget<'_>,
@@ -220,14 +237,13 @@ fn resize_scratch(at: &str, (bytes, inodes): (u64, u64)) -> rustix::io::Result<(
     rustix::mount::fsconfig_reconfigure(&context)
 }
 
-/// The parts of an overlay while they are mounted, for kernels that need it. Dropping it unmounts
-/// them.
+/// Parts of a home while they are mounted, for kernels that need it. Dropping it unmounts them.
 struct TemporaryMounts;
 
 impl TemporaryMounts {
-    fn mount_parts(mounts: [&OwnedFd; 2]) -> io::Result<Self> {
+    fn mount_parts<const N: usize>(mounts: [(&OwnedFd, &str); N]) -> io::Result<Self> {
         let guard = Self;
-        for (mount, path) in mounts.into_iter().zip(TEMPORARY_MOUNTS) {
+        for (mount, path) in mounts {
             let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
             rustix::mount::move_mount(mount, "", CWD, path, flags)?;
         }

@@ -90,14 +90,26 @@ fn reserve_in(locks: &Path) -> io::Result<(HostIds, File)> {
     for range in 0..RANGES {
         let path = locks.join(range.to_string());
         let file =
-            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok((HostIds { first: FIRST_ID + range * RANGE_IDS }, file)),
+            Ok(()) if is_named(&file, &path) => {
+                return Ok((HostIds { first: FIRST_ID + range * RANGE_IDS }, file));
+            }
+            // A purge of the package removed it meanwhile, and the next spawner makes it anew.
+            Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
     Err(io::Error::other(format!("all {RANGES} ranges of host ids are in use")))
+}
+
+/// Whether the path still leads to the open file.
+fn is_named(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(named)) = (file.metadata(), std::fs::symlink_metadata(path)) else {
+        return false;
+    };
+    (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
 #[cfg(test)]
@@ -112,5 +124,17 @@ mod tests {
         assert!(first.guest_id(GUEST_IDS - 1) < second.image_owner());
         drop(file);
         assert_eq!(reserve_in(locks.path()).unwrap().0, first);
+    }
+
+    #[test]
+    fn the_lock_of_a_removed_file_reserves_nothing() {
+        let locks = tempfile::tempdir().unwrap();
+        let (_, file) = reserve_in(locks.path()).unwrap();
+        let path = locks.path().join("0");
+        assert!(is_named(&file, &path));
+        std::fs::remove_file(&path).unwrap();
+        assert!(!is_named(&file, &path));
+        File::create(&path).unwrap();
+        assert!(!is_named(&file, &path));
     }
 }

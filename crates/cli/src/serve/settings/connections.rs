@@ -42,6 +42,14 @@ pub(super) struct ConnectionsFile {
 
 impl ConnectionsFile {
     pub(super) fn apply(&self, usual: GatewayConfig) -> Result<GatewayConfig, SettingsError> {
+        let limits = [
+            ("most", self.most),
+            ("per_address", self.per_address),
+            ("per_loopback", self.per_loopback),
+        ];
+        if let Some((name, _)) = limits.into_iter().find(|(_, limit)| *limit == Some(0)) {
+            return Err(SettingsError::NoConnections(name));
+        }
         let most = self.most.unwrap_or(usual.connections);
         Ok(GatewayConfig {
             connections: most,
@@ -82,5 +90,10 @@ mod tests {
         assert_eq!(config.idle_timeout, Duration::from_millis(500));
         let file = ConnectionsFile { write_seconds: Some(0.0), ..file };
         assert!(file.apply(GatewayConfig::default()).is_err());
+        for name in ["most", "per_address", "per_loopback"] {
+            let file: ConnectionsFile = toml::from_str(&format!("{name} = 0")).unwrap();
+            let error = file.apply(GatewayConfig::default()).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+        }
     }
 }

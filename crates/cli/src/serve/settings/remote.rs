@@ -9,6 +9,8 @@ use cloche_model::Secret;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::SettingsError;
+
 /// Sidecars that run the code. Their key is not in the file but in the environment.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -33,22 +35,30 @@ pub(crate) enum RunsOn {
 }
 
 /// Where code runs. Addresses that are set but empty turn code execution off.
-pub(super) fn runs_on(file: RemoteFile, no_local: bool) -> RunsOn {
+pub(super) fn runs_on(file: RemoteFile, no_local: bool) -> Result<RunsOn, SettingsError> {
     let Some(urls) = file.urls else {
-        return if no_local { RunsOn::Nothing } else { RunsOn::ThisHost };
+        return Ok(if no_local { RunsOn::Nothing } else { RunsOn::ThisHost });
     };
     let urls: Vec<_> = urls.into_iter().filter(|url| !url.trim().is_empty()).collect();
     if urls.is_empty() {
-        return RunsOn::Nothing;
+        return Ok(RunsOn::Nothing);
+    }
+    if let Some(url) = urls.iter().find(|url| !is_address(url)) {
+        return Err(SettingsError::Sidecar(url.clone()));
     }
     let key = std::env::var("SANDBOX_EXECUTOR_API_KEY").ok().filter(|key| !key.is_empty());
     let usual = RemoteConfig::default();
-    RunsOn::Sidecars(RemoteConfig {
+    Ok(RunsOn::Sidecars(RemoteConfig {
         urls,
         key: key.map(Secret::new),
         timeout: file.timeout_seconds.map_or(usual.timeout, Duration::from_secs),
         ..usual
-    })
+    }))
+}
+
+fn is_address(url: &str) -> bool {
+    let url = reqwest::Url::parse(url.trim());
+    url.is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
 
 #[cfg(test)]
@@ -56,7 +66,7 @@ mod tests {
     use super::*;
 
     fn place(text: &str, no_local: bool) -> RunsOn {
-        runs_on(toml::from_str(text).unwrap(), no_local)
+        runs_on(toml::from_str(text).unwrap(), no_local).unwrap()
     }
 
     #[test]
@@ -70,5 +80,9 @@ mod tests {
             panic!("no sidecars");
         };
         assert_eq!(remote.urls, ["http://a:1"]);
+        for wrong in ["a", "ftp://a", "a:1"] {
+            let file = RemoteFile { urls: Some(vec![wrong.to_owned()]), ..RemoteFile::default() };
+            assert!(runs_on(file, false).is_err(), "{wrong}");
+        }
     }
 }

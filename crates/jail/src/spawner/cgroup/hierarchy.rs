@@ -10,6 +10,8 @@ use std::{
     process,
 };
 
+use crate::sys::Errno;
+
 /// The hierarchy below which cells get their cgroups.
 #[derive(Clone, Debug)]
 pub enum CgroupHierarchy {
@@ -40,6 +42,8 @@ pub struct V1Controllers {
 /// The directories of one spawner are named by this prefix and its pid. A spawner of another pid
 /// namespace can have the same pid, so a number may follow.
 const PREFIX: &str = "cloche.";
+/// How often members are moved out of a cgroup in which others are born meanwhile.
+const MOST_MOVES: u32 = 100;
 /// The most spawners of one pid.
 const MAX_NAMESAKES: u32 = 64;
 const WANTED: [&str; 3] = ["memory", "pids", "cpu"];
@@ -124,19 +128,20 @@ impl CgroupHierarchy {
     }
 
     /// v2: enables the controllers for children. The kernel refuses this for a cgroup with members,
-    /// so the members of the parent are moved to a leaf first.
+    /// so the members of the parent are moved to a leaf first, again while new ones are born in it.
     fn delegate_controllers(&self) -> io::Result<()> {
         let Self::V2 { base, .. } = self else { return Ok(()) };
         let parent = base.parent().unwrap_or(base);
         let enable = WANTED.map(|name| format!("+{name}")).join(" ");
-        if fs::write(parent.join("cgroup.subtree_control"), &enable).is_err() {
-            let leaf = parent.join("cloche-self");
-            fs::create_dir_all(&leaf)?;
-            for pid in fs::read_to_string(parent.join("cgroup.procs"))?.lines() {
-                fs::write(leaf.join("cgroup.procs"), pid)?;
+        let mut enabled = fs::write(parent.join("cgroup.subtree_control"), &enable);
+        for _ in 0..MOST_MOVES {
+            if enabled.is_ok() {
+                break;
             }
-            fs::write(parent.join("cgroup.subtree_control"), &enable)?;
+            move_members(parent, &parent.join("cloche-self"))?;
+            enabled = fs::write(parent.join("cgroup.subtree_control"), &enable);
         }
+        enabled?;
         fs::write(base.join("cgroup.subtree_control"), &enable)
     }
 
@@ -168,6 +173,18 @@ impl CgroupHierarchy {
             Self::V1(found) => [found.memory.is_some(), found.pids.is_some(), found.cpu.is_some()],
         }
     }
+}
+
+/// Moves the members of a cgroup to a leaf, which is made. Members that end meanwhile are left out.
+fn move_members(parent: &Path, leaf: &Path) -> io::Result<()> {
+    fs::create_dir_all(leaf)?;
+    for pid in fs::read_to_string(parent.join("cgroup.procs"))?.lines() {
+        match fs::write(leaf.join("cgroup.procs"), pid) {
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.0) => {}
+            moved => moved?,
+        }
+    }
+    Ok(())
 }
 
 fn no_hierarchy_error() -> io::Error {
