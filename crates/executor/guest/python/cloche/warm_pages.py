@@ -16,8 +16,8 @@ _PRESENT, _OF_A_FILE, _EXCLUSIVE = 0x80, 0x20, 0x01
 
 
 def measure(select, fast_exit, program):
-    """The pages that a program needs between its fork and its end, as sets of numbers: those that it
-    writes to, and those of files that it only reads. Returns None in the probe.
+    """The pages that a program needs between its fork and its end, as sets of numbers: those that
+    it writes to, and those of files that it only reads. Returns None in the probe.
 
     The probe is a copy of the template. It goes the whole way of a cell, with this program, and
     stops at its end. The pages that it then has for itself are those that the program writes to. An
