@@ -5,7 +5,7 @@
 //! imported these modules ahead. A wrong answer costs time, nothing else.
 
 /// The modules, as their importers name them. All of them wait in the same template.
-pub(super) const SLOW_IMPORTS: [&str; 3] = ["asyncio", "multiprocessing", "urllib.request"];
+pub(super) const SLOW_IMPORTS: [&str; 2] = ["asyncio", "urllib.request"];
 
 /// The part of a program that is looked at. Imports stand at the beginning.
 const LOOKED_AT: usize = 64 << 10;
