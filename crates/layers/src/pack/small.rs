@@ -35,7 +35,7 @@ const LISTING_BYTES: usize = 4096;
 #[must_use]
 pub fn pack_small_dir(top: BorrowedFd<'_>, skip: &[&str]) -> Option<Vec<u8>> {
     let mut packer = SmallPacker { out: Vec::new(), entries: 0, bytes: 0 };
-    // Its owner may let nobody else open it, so its entries are read where they were read before.
+    // Others may not open it again, so its entries are read by the descriptor at hand.
     rustix::fs::seek(top, SeekFrom::Start(0)).ok()?;
     packer.pack_directory(top, &[], (MOST_LEVELS, skip))?;
     write::write_end(&mut packer.out).ok()?;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_that_nobody_else_may_open_is_packed_by_its_descriptor() {
+    fn a_home_that_others_may_not_open_is_packed_by_its_descriptor() {
         let home = tempfile::tempdir_in(".").unwrap();
         fs::write(home.path().join("a"), "1").unwrap();
         let top = File::open(home.path()).unwrap();
