@@ -356,7 +356,10 @@ async fn without_outcome(
 /// Minutes × (cores + GiB) / 2, in millionths of a credit. See
 /// `docs/decisions/0026-credits-and-usage.md`.
 fn usage_report(usage: &RunUsage, limits: &RunLimits) -> UsageReport {
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    // Rounded up: a program that has run has taken time.
+    let millis = |time: std::time::Duration| {
+        u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+    };
     const GIB: u128 = 1 << 30;
     let (millicores, bytes) = (limits.cpus.millicores(), limits.memory.bytes());
     let milli_units = (u128::from(millicores) * GIB + 1000 * u128::from(bytes)) / 2;
@@ -376,6 +379,13 @@ mod tests {
     use cloche_model::{ByteSize, CpuShare};
 
     use super::*;
+
+    #[test]
+    fn a_run_of_less_than_a_millisecond_has_taken_one() {
+        let used = |micros| RunUsage { wall: Duration::from_micros(micros), ..RunUsage::default() };
+        let millis = |micros| usage_report(&used(micros), &RunLimits::default()).wall_ms;
+        assert_eq!([0, 700, 1000, 1001].map(millis), [0, 1, 1, 2]);
+    }
 
     #[test]
     fn a_credit_is_a_minute_at_one_core_and_one_gibibyte() {
