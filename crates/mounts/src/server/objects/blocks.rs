@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_were_let_go_are_used_again_and_read_by_nobody() {
+    fn blocks_that_were_let_go_are_used_again_and_cannot_be_read() {
         let pool = BlockPool::default();
         let range = (READ_BLOCK / 2)..(4 * READ_BLOCK);
         let mut blocks = RangeBlocks::new(range.clone(), pool.clone());
